@@ -1,0 +1,2 @@
+//! The operator command.
+fn main() {}

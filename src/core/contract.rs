@@ -1,0 +1,41 @@
+//! What a downstream promises about repeated requests, stored in the file per operation.
+
+use std::time::Duration;
+
+/// What a downstream does when it gets the same request twice. There is no default: a wrong
+/// answer here is a double charge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Downstream {
+    /// It applies a request once per idempotency key, and remembers the key for `window` from
+    /// the first request on. Providers publish the figure; 24 hours is common, some say 30
+    /// minutes.
+    DeduplicatesByKey {
+        /// How long the provider remembers a key.
+        window: Duration,
+    },
+    /// It applies every request it gets. A second request is never sent by itself.
+    Unprotected,
+}
+
+impl Downstream {
+    /// The one of the two that allows less: `Unprotected`, else the shorter window.
+    #[must_use]
+    pub fn stricter(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::DeduplicatesByKey { window: a }, Self::DeduplicatesByKey { window: b }) => {
+                Self::DeduplicatesByKey { window: a.min(b) }
+            }
+            _ => Self::Unprotected,
+        }
+    }
+}
+
+/// What a dead row does to later rows of its ordering key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnDead {
+    /// They wait until it is replayed, resolved or skipped.
+    #[default]
+    Block,
+    /// They go on without it.
+    Continue,
+}

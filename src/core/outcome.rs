@@ -1,0 +1,169 @@
+//! What one attempt taught us.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+/// Stored proof that an intent was carried out: what the downstream answered.
+///
+/// Built by the HTTP handler from the response, or by a custom handler with the methods here.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Receipt {
+    /// The id the provider gave to the effect.
+    pub downstream_id: Option<String>,
+    /// The HTTP status, where there was one.
+    pub status: Option<u16>,
+    /// Selected response headers, in the order they were received.
+    pub headers: Vec<(String, String)>,
+    /// The response body as text, at most 16 KiB.
+    pub body: Option<String>,
+    /// Whether the body was longer than what was kept, or could not be read to its end.
+    pub truncated: bool,
+}
+
+impl Receipt {
+    /// An empty receipt: the effect happened, and nothing more is known about it.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the id the provider gave to the effect.
+    #[must_use]
+    pub fn downstream_id(mut self, id: impl Into<String>) -> Self {
+        self.downstream_id = Some(id.into());
+        self
+    }
+
+    /// Sets the proof itself as text. What is beyond 16 KiB is not stored.
+    #[must_use]
+    pub fn body(mut self, body: impl Into<String>) -> Self {
+        let mut body = body.into();
+        if body.len() > RECEIPT_BODY_MAX {
+            let end = (0..=RECEIPT_BODY_MAX).rev().find(|&i| body.is_char_boundary(i)).unwrap_or(0);
+            body.truncate(end);
+            self.truncated = true;
+        }
+        self.body = Some(body);
+        self
+    }
+
+    /// The receipt as it is stored, without the id, which has a column of its own.
+    pub(crate) fn to_json(&self) -> String {
+        let mut object = Map::new();
+        if let Some(status) = self.status {
+            object.insert("status".into(), json!(status));
+        }
+        if !self.headers.is_empty() {
+            let headers = self.headers.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
+            object.insert("headers".into(), Value::Object(headers));
+        }
+        if let Some(body) = &self.body {
+            object.insert("body".into(), json!(body));
+        }
+        if self.truncated {
+            object.insert("truncated".into(), json!(true));
+        }
+        Value::Object(object).to_string()
+    }
+
+    /// Reads what [`to_json`](Self::to_json) wrote; a text of another shape becomes the body.
+    pub(crate) fn from_json(downstream_id: Option<String>, text: &str) -> Self {
+        let Ok(Value::Object(object)) = serde_json::from_str::<Value>(text) else {
+            return Self { downstream_id, ..Self::new().body(text) };
+        };
+        let headers = object.get("headers").and_then(Value::as_object).map(|headers| {
+            headers
+                .iter()
+                .map(|(k, v)| (k.clone(), v.as_str().unwrap_or_default().to_owned()))
+                .collect()
+        });
+        Self {
+            downstream_id,
+            status: object
+                .get("status")
+                .and_then(Value::as_u64)
+                .and_then(|s| u16::try_from(s).ok()),
+            headers: headers.unwrap_or_default(),
+            body: object.get("body").and_then(Value::as_str).map(str::to_owned),
+            truncated: object.get("truncated").and_then(Value::as_bool).unwrap_or(false),
+        }
+    }
+}
+
+/// How much of a response body a receipt keeps, in bytes.
+pub(crate) const RECEIPT_BODY_MAX: usize = 16 * 1024;
+
+/// Why an attempt did not succeed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Failure {
+    /// A short, stable word for machines, such as `timeout`, `connect`, `permanent` or `auth`.
+    pub class: Cow<'static, str>,
+    /// What happened, for people. Must not hold secrets: it is stored, logged and listed.
+    pub message: String,
+    /// The HTTP status, where there was one.
+    pub status: Option<u16>,
+    /// How long the downstream asked to be left alone.
+    pub retry_after: Option<Duration>,
+}
+
+impl Failure {
+    /// A failure of this class with a message for people.
+    pub fn new(class: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self { class: class.into(), message: message.into(), status: None, retry_after: None }
+    }
+
+    /// Sets the HTTP status the downstream answered.
+    #[must_use]
+    pub fn status(mut self, status: u16) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    /// Sets how long the downstream asked to be left alone.
+    #[must_use]
+    pub fn retry_after(mut self, delay: Duration) -> Self {
+        self.retry_after = Some(delay);
+        self
+    }
+}
+
+/// What a handler knows after one attempt. It says what happened, never what to do about it:
+/// that is decided in one place, from the stored contract of the operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The effect happened.
+    Succeeded(Receipt),
+    /// The request provably never left: no name, no connection, no handshake. Tried again with
+    /// backoff for as long as it takes; uses no attempt.
+    NotSent(Failure),
+    /// The request may have been applied: it left, and no trustworthy answer came. Tried again
+    /// only where the downstream deduplicates and still remembers the key, else `unknown`.
+    MaybeSent(Failure),
+    /// The downstream answered that it did not apply the request and that it may be repeated.
+    Transient(Failure),
+    /// The downstream asked to slow down and did not apply the request; uses no attempt.
+    Limited(Failure),
+    /// The downstream refused for good and did not apply the request.
+    Rejected(Failure),
+    /// The answer cannot be acted on by a machine: a person must look.
+    NeedsReview(Failure),
+}
+
+impl Outcome {
+    /// The failure, unless the attempt succeeded.
+    pub fn failure(&self) -> Option<&Failure> {
+        match self {
+            Self::Succeeded(_) => None,
+            Self::NotSent(f)
+            | Self::MaybeSent(f)
+            | Self::Transient(f)
+            | Self::Limited(f)
+            | Self::Rejected(f)
+            | Self::NeedsReview(f) => Some(f),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The one error of this crate.
+
+use std::error::Error as StdError;
+
+/// What went wrong, as one opaque value: a [kind](Error::kind) to branch on, a text that names
+/// what is wrong and how to fix it, and the cause underneath.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    #[source]
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+/// The result of everything here that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The kinds of [`Error`] that callers tell apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A value is not acceptable; the text begins with the field's name.
+    Invalid,
+    /// The connection is not inside a transaction, so the intent could not be atomic with
+    /// anything. Also when SQLite has rolled the transaction back by itself.
+    NoTransaction,
+    /// The connection is on another file than the outbox.
+    WrongFile,
+    /// The connection runs `synchronous=OFF`, so a commit may be lost or corrupt the file.
+    NotDurable,
+    /// The key or the version is taken by an intent with other content.
+    Conflict,
+    /// There is no such row.
+    NotFound,
+    /// The row is not in a status that allows this.
+    Refused,
+    /// The file stayed locked for longer than the busy time-out.
+    Busy,
+    /// The disk, or the database's page limit, is full.
+    Full,
+    /// The file's tables are newer, incomplete, or not ours.
+    Schema,
+    /// Any other failure of SQLite or of the file under it.
+    Database,
+}
+
+impl Error {
+    /// What kind of failure this is.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), source: None }
+    }
+
+    /// A value that cannot be accepted: which field, and what would be accepted instead.
+    pub(crate) fn invalid(field: &str, reason: impl std::fmt::Display) -> Self {
+        Self::new(ErrorKind::Invalid, format!("{field}: {reason}"))
+    }
+
+    pub(crate) fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
+        self.source = Some(Box::new(source));
+        self
+    }
+
+    /// Says what was being done when this happened; kind and cause stay.
+    pub(crate) fn context(mut self, doing: impl std::fmt::Display) -> Self {
+        self.message = format!("{doing}: {}", self.message);
+        self
+    }
+}
+
+impl From<rusqlite::Error> for Error {
+    fn from(error: rusqlite::Error) -> Self {
+        use rusqlite::ErrorCode;
+        let kind = match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => ErrorKind::Busy,
+            Some(ErrorCode::DiskFull) => ErrorKind::Full,
+            _ => ErrorKind::Database,
+        };
+        let code = error.sqlite_error().map(|e| e.extended_code);
+        let message = match code {
+            Some(code) => format!("SQLite: {error} (code {code})"),
+            None => format!("SQLite: {error}"),
+        };
+        Self::new(kind, message).with_source(error)
+    }
+}

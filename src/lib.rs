@@ -1,0 +1,9 @@
+//! A transactional outbox inside your own SQLite file.
+mod clock;
+mod core;
+mod error;
+mod handler;
+#[cfg(feature = "http")]
+mod http;
+
+pub use crate::error::{Error, ErrorKind, Result};
