@@ -102,7 +102,7 @@ fn push_float(out: &mut String, value: f64) {
             write!(out, "{whole}{moved:0<shift$}.{rest}")
         }
         -4..0 => write!(out, "0.{whole:0>shift$}{fraction}"),
-        0.. => write!(out, "{digits}e+{shift:02}"),
+        16.. => write!(out, "{digits}e+{shift:02}"),
         _ => write!(out, "{digits}e-{shift:02}"),
     };
 }

@@ -242,7 +242,10 @@ fn any_string() -> BoxedStrategy<String> {
         1 => "\\\\[\"\\\\/bfnrt]",
         1 => "[\u{7f}-\u{a0}\u{2028}\u{2029}\u{fe00}-\u{ffff}\u{10ffff}]",
         1 => any::<char>().prop_map(|c| {
-            c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
+            let mut units = [0; 2];
+            let units: Vec<String> =
+                c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")).collect();
+            units.concat()
         }),
     ];
     vec(piece, 0..8).prop_map(|pieces| format!("\"{}\"", pieces.concat())).boxed()
