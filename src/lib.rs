@@ -6,4 +6,5 @@ mod handler;
 #[cfg(feature = "http")]
 mod http;
 
+pub use crate::core::key::IdempotencyKey;
 pub use crate::error::{Error, ErrorKind, Result};

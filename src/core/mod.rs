@@ -14,6 +14,7 @@ pub(crate) mod header;
 pub(crate) mod intent;
 pub(crate) mod key;
 pub(crate) mod outcome;
+pub(crate) mod retry_after;
 pub(crate) mod status;
 
 /// A duration in whole milliseconds, saturating.
