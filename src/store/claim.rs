@@ -6,7 +6,6 @@ use rusqlite::{Row as SqlRow, named_params};
 
 use super::step::{Row, Rules, Step};
 use crate::core::decide::{self, Decision, Facts, Policy};
-use crate::core::millis;
 use crate::core::status::Status;
 use crate::error::Result;
 use crate::event::EventKind;
@@ -36,7 +35,7 @@ pub(crate) struct Claimed {
 }
 
 /// How many expired leases one step takes back of one operation.
-const RECOVER_MAX: usize = 100;
+const RECOVER_MAX: i64 = 100;
 
 impl Step<'_> {
     /// Claims due rows of one operation, oldest first. Rows that may not be sent any more, and
@@ -69,7 +68,7 @@ impl Step<'_> {
                 ":now": self.now,
                 ":count": count,
                 ":index": index,
-                ":limit": request.limit,
+                ":limit": i64::try_from(request.limit).unwrap_or(i64::MAX),
             },
             |row| read_candidate(row, &request.rules.operation),
         )?;
@@ -154,12 +153,7 @@ impl Step<'_> {
             "UPDATE main.outbox_lease SET due_at = ?3
              WHERE id = ?1 AND token = ?2 AND state = 'in_flight'",
         )?;
-        if statement.execute((delivery.id, delivery.token, expires_at))? == 1 {
-            delivery.lease.extend_to(expires_at);
-            return Ok(true);
-        }
-        delivery.lease.revoke();
-        Ok(false)
+        Ok(statement.execute((delivery.id, delivery.token, expires_at))? == 1)
     }
 
     /// Gives a row back that no worker has started; the attempt is not counted.
@@ -344,9 +338,4 @@ fn unreadable(facts: Facts, why: &str) -> Decision {
         class: Some("unreadable".into()),
         message: Some(why.to_owned()),
     }
-}
-
-/// A third of the lease: two renewals may fail before it is lost.
-pub(crate) fn renewal_interval_ms(lease: std::time::Duration) -> i64 {
-    (millis(lease) / 3).max(1)
 }

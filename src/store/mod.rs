@@ -13,13 +13,13 @@ mod step;
 use std::path::Path;
 
 pub(crate) use claim::ClaimRequest;
-pub(crate) use connection::{PooledConnection, give_up_waiting, is_same_file};
+pub(crate) use connection::PooledConnection;
 pub(crate) use contract::Contract;
 pub use enqueue::Enqueued;
 pub(crate) use enqueue::{check_durability, check_transaction};
 pub use operator::ReplayReport;
 pub(crate) use record::Record;
-pub(crate) use step::{Rules, Step, Stepped, Writer};
+pub(crate) use step::{Rules, Step, Writer};
 
 use crate::core::entry::{AuditEvent, Entry, Filter, OperationStats};
 use crate::core::intent::Prepared;
