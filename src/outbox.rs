@@ -241,7 +241,13 @@ impl Outbox {
     /// [`NotFound`](crate::ErrorKind::NotFound), or [`Refused`](crate::ErrorKind::Refused) where it is being
     /// sent, may have been applied, or is settled; and as [`enqueue`](Self::enqueue) for the
     /// connection.
-    pub fn cancel(&self, conn: &Connection, id: i64, actor: &str, reason: Option<&str>) -> Result<()> {
+    pub fn cancel(
+        &self,
+        conn: &Connection,
+        id: i64,
+        actor: &str,
+        reason: Option<&str>,
+    ) -> Result<()> {
         self.check(conn)?;
         Store::cancel(conn, id, actor, reason, self.now())
     }

@@ -1,2 +1,4 @@
 //! stub
-pub(crate) fn check_endpoint(_t: &str) -> crate::error::Result<()> { Ok(()) }
+pub(crate) fn check_endpoint(_t: &str) -> crate::error::Result<()> {
+    Ok(())
+}

@@ -48,7 +48,13 @@ impl RelayBuilder {
             shard: (0, 1),
             seed: None,
         };
-        Self { outbox, options, operations: Vec::new(), default_operation: None, observers: Vec::new() }
+        Self {
+            outbox,
+            options,
+            operations: Vec::new(),
+            default_operation: None,
+            observers: Vec::new(),
+        }
     }
 
     /// Sends intents of this operation. Intents of operations that are not named wait.

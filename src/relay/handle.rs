@@ -60,7 +60,8 @@ fn spawn<T: Send + 'static>(
     f: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>> {
     std::thread::Builder::new().name(name).spawn(f).map_err(|error| {
-        Error::new(ErrorKind::Database, "a thread of the relay cannot be started").with_source(error)
+        Error::new(ErrorKind::Database, "a thread of the relay cannot be started")
+            .with_source(error)
     })
 }
 

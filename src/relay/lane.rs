@@ -49,7 +49,8 @@ impl Lane {
             Downstream::Unprotected => room.min(idle),
             Downstream::DeduplicatesByKey { .. } => {
                 let per_worker = QUEUE_AHEAD.as_nanos() / self.average.as_nanos().max(1);
-                let ahead = workers.saturating_mul(usize::try_from(per_worker).unwrap_or(usize::MAX));
+                let ahead =
+                    workers.saturating_mul(usize::try_from(per_worker).unwrap_or(usize::MAX));
                 room.min(workers.saturating_add(ahead).saturating_sub(self.held))
             }
         }

@@ -39,7 +39,8 @@ pub(super) fn drain_with_threads(shared: &Arc<Shared>, engine: &mut Engine) -> R
         let channels = Channels::new(shared);
         for _ in 0..shared.options.workers {
             let (deliveries, reports) = (channels.deliveries.clone(), channels.report.clone());
-            scope.spawn(move || worker::work(&deliveries, &reports, shared.outbox.clock().as_ref()));
+            scope
+                .spawn(move || worker::work(&deliveries, &reports, shared.outbox.clock().as_ref()));
         }
         // Dropping the sender of deliveries, by returning, ends the workers.
         Run::new(shared, engine, channels).until_nothing_is_due()

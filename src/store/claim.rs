@@ -44,7 +44,8 @@ impl Step<'_> {
         let policy = self.policy(request.rules)?;
         let mut claimed = Claimed::default();
         for candidate in self.candidates(request)? {
-            if candidate.facts.lost > 0 && !(request.holds_nothing && claimed.deliveries.is_empty()) {
+            if candidate.facts.lost > 0 && !(request.holds_nothing && claimed.deliveries.is_empty())
+            {
                 claimed.wants_to_be_alone = claimed.deliveries.is_empty();
                 break;
             }
@@ -96,7 +97,8 @@ impl Step<'_> {
         if let Some(decision) = decide::decide_before_send(&facts, policy, self.now) {
             let ordering_key = intent.ordering_key.as_deref();
             let tenant_id = &intent.tenant_id;
-            let row = pending_row(candidate.id, operation, tenant_id, ordering_key, candidate.token);
+            let row =
+                pending_row(candidate.id, operation, tenant_id, ordering_key, candidate.token);
             self.apply(row, EventKind::Withheld, &decision, request.rules.on_dead)?;
             return Ok(None);
         }
@@ -308,9 +310,8 @@ fn read_intent(row: &SqlRow<'_>) -> rusqlite::Result<StoredIntent> {
 
 fn read_headers(text: &str) -> rusqlite::Result<Vec<(String, String)>> {
     use rusqlite::types::Type;
-    let unreadable = |what: &str| {
-        rusqlite::Error::InvalidColumnType(0, format!("headers ({what})"), Type::Text)
-    };
+    let unreadable =
+        |what: &str| rusqlite::Error::InvalidColumnType(0, format!("headers ({what})"), Type::Text);
     let object: serde_json::Map<String, serde_json::Value> =
         serde_json::from_str(text).map_err(|_| unreadable("no JSON object"))?;
     let pair = |(name, value): (String, serde_json::Value)| match value {

@@ -101,11 +101,24 @@ impl Store {
         contract::all(&*self.connection()?)
     }
 
-    pub fn register(&self, operation: &str, own: &Contract, weaken: bool, now: i64) -> Result<Contract> {
+    pub fn register(
+        &self,
+        operation: &str,
+        own: &Contract,
+        weaken: bool,
+        now: i64,
+    ) -> Result<Contract> {
         contract::register(&mut *self.connection()?, operation, own, weaken, now)
     }
 
-    pub fn replay(&self, filter: &Filter, actor: &str, reason: Option<&str>, now: i64, dry_run: bool) -> Result<ReplayReport> {
+    pub fn replay(
+        &self,
+        filter: &Filter,
+        actor: &str,
+        reason: Option<&str>,
+        now: i64,
+        dry_run: bool,
+    ) -> Result<ReplayReport> {
         operator::replay(&mut *self.connection()?, filter, actor, reason, now, dry_run)
     }
 
@@ -113,7 +126,13 @@ impl Store {
         operator::replay_one(&mut *self.connection()?, id, actor, reason, now)
     }
 
-    pub fn cancel(conn: &rusqlite::Connection, id: i64, actor: &str, reason: Option<&str>, now: i64) -> Result<()> {
+    pub fn cancel(
+        conn: &rusqlite::Connection,
+        id: i64,
+        actor: &str,
+        reason: Option<&str>,
+        now: i64,
+    ) -> Result<()> {
         operator::cancel(conn, id, actor, reason, now)
     }
 }

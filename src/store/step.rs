@@ -278,13 +278,19 @@ impl Step<'_> {
 
     /// Takes a row out of its key's line; the schema lets the next one act.
     pub(super) fn leave_line(&self, id: i64) -> Result<()> {
-        let mut statement = self.tx.prepare_cached("DELETE FROM main.outbox_keyed WHERE id = ?1")?;
+        let mut statement =
+            self.tx.prepare_cached("DELETE FROM main.outbox_keyed WHERE id = ?1")?;
         statement.execute([id])?;
         Ok(())
     }
 
     /// A row that waits again gives way to an earlier one of its key that was replayed meanwhile.
-    pub(super) fn yield_to_earlier(&self, id: i64, tenant_id: &str, ordering_key: &str) -> Result<()> {
+    pub(super) fn yield_to_earlier(
+        &self,
+        id: i64,
+        tenant_id: &str,
+        ordering_key: &str,
+    ) -> Result<()> {
         let mut statement = self.tx.prepare_cached(
             "SELECT id FROM main.outbox_keyed WHERE tenant_id = ?1 AND ordering_key = ?2
              ORDER BY position, id LIMIT 1",
