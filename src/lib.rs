@@ -6,4 +6,7 @@ mod handler;
 #[cfg(feature = "http")]
 mod http;
 
+pub use crate::core::classify::OnConflict;
 pub use crate::error::{Error, ErrorKind, Result};
+#[cfg(feature = "http")]
+pub use crate::http::{Http, Timeouts};

@@ -8,6 +8,8 @@ pub(crate) mod canonical;
 pub(crate) mod classify;
 pub(crate) mod contract;
 pub(crate) mod decide;
+pub(crate) mod endpoint;
+pub(crate) mod header;
 pub(crate) mod intent;
 pub(crate) mod key;
 pub(crate) mod outcome;
