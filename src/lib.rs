@@ -7,6 +7,7 @@ mod handler;
 mod http;
 
 pub use crate::core::classify::OnConflict;
+pub use crate::core::key::IdempotencyKey;
 pub use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "http")]
 pub use crate::http::{Http, Timeouts};

@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::contract::Downstream;
-use super::outcome::Outcome;
+use super::outcome::{Failure, Outcome, Receipt};
+use super::retry_after::RetryAfter;
 
 /// An HTTP answer as far as it was read.
 #[derive(Debug, Clone)]
@@ -53,11 +54,166 @@ pub enum OnConflict {
 /// Reads an answer. `first` says that no earlier attempt of this budget may have reached the
 /// downstream; `now` is needed for dates in `Retry-After`.
 pub(crate) fn classify(
-    _answer: &Answer,
-    _rules: &Rules,
-    _downstream: Downstream,
-    _first: bool,
-    _now: i64,
+    answer: &Answer,
+    rules: &Rules,
+    downstream: Downstream,
+    first: bool,
+    now: i64,
 ) -> Outcome {
-    unimplemented!()
+    let fail = |class, meaning| failure(answer, class, meaning, now);
+    match answer.status {
+        200..=299 => success(answer, rules),
+        307 | 308 => Outcome::Rejected(fail("redirect", "moved; redirects are not followed")),
+        // Also 301 to 303: an application may act and then point to a page about it.
+        300..=399 => Outcome::MaybeSent(fail("redirect", "redirects are not followed")),
+        401 | 403 | 407 => Outcome::Rejected(fail("auth", "credentials were not accepted")),
+        408 | 421 | 423 | 425 => {
+            Outcome::Transient(fail("transient", "not processed and may be repeated"))
+        }
+        409 => conflict(answer, rules, downstream, now),
+        422 if !first => {
+            Outcome::NeedsReview(fail("key_reuse", "refused a request it may have seen before"))
+        }
+        429 => Outcome::Limited(fail("limited", "too many requests")),
+        400..=499 => Outcome::Rejected(fail("permanent", "refused for good")),
+        501 | 505 => Outcome::Rejected(fail("permanent", "not supported by the downstream")),
+        500..=599 if is_replayed(answer) => {
+            Outcome::NeedsReview(fail("replayed", "a stored answer that will repeat for ever"))
+        }
+        503 => unavailable(answer, now),
+        500..=599 => Outcome::MaybeSent(fail("ambiguous", "failed; may have been applied")),
+        _ => Outcome::MaybeSent(fail("protocol", "no final status of HTTP")),
+    }
 }
+
+fn success(answer: &Answer, rules: &Rules) -> Outcome {
+    let Some((pointer, equals)) = &rules.success_when else {
+        return Outcome::Succeeded(receipt(answer, rules));
+    };
+    let meaning = match body_json(answer) {
+        Some(body) if body.pointer(pointer) == Some(equals) => {
+            return Outcome::Succeeded(receipt(answer, rules));
+        }
+        Some(_) => "the body does not say success",
+        None if answer.body_end == BodyEnd::Complete => "the body is not JSON",
+        None => {
+            let meaning = "the body that says whether it succeeded was not read to its end";
+            let failure = Failure::new("body_unreadable", message(answer.status, meaning));
+            return Outcome::MaybeSent(failure.status(answer.status));
+        }
+    };
+    let failure = Failure::new("success_when", message(answer.status, meaning));
+    Outcome::NeedsReview(failure.status(answer.status))
+}
+
+fn conflict(answer: &Answer, rules: &Rules, downstream: Downstream, now: i64) -> Outcome {
+    let fail = |meaning| failure(answer, "conflict", meaning, now);
+    match (rules.on_conflict, downstream) {
+        (Some(OnConflict::InProgress), _) | (None, Downstream::DeduplicatesByKey { .. }) => {
+            Outcome::MaybeSent(fail("a request with this key is in progress"))
+        }
+        (Some(OnConflict::Applied), _) => Outcome::Succeeded(receipt(answer, rules)),
+        (Some(OnConflict::Permanent), _) => Outcome::Rejected(fail("refused for good")),
+        (None, Downstream::Unprotected) => {
+            Outcome::NeedsReview(fail("it may exist already; on_conflict is not set"))
+        }
+    }
+}
+
+fn unavailable(answer: &Answer, now: i64) -> Outcome {
+    let failure = failure(answer, "unavailable", "unavailable", now);
+    // A proxy says 503 also after it has forwarded the request; a downstream that names a time
+    // speaks for itself.
+    if failure.retry_after.is_some() {
+        Outcome::Limited(failure)
+    } else {
+        Outcome::MaybeSent(failure)
+    }
+}
+
+/// Whether the downstream marks the answer as the stored one to an earlier request.
+fn is_replayed(answer: &Answer) -> bool {
+    ["idempotent-replayed", "idempotency-replayed"].into_iter().any(|name| {
+        header(answer, name).is_some_and(|value| value.trim_ascii().eq_ignore_ascii_case("true"))
+    })
+}
+
+/// A failure in words that hold nothing the downstream chose: they are stored, logged and listed.
+fn failure(answer: &Answer, class: &'static str, meaning: &str, now: i64) -> Failure {
+    let retry_after = header(answer, "retry-after").map(|text| RetryAfter::parse(text, now));
+    let mut text = message(answer.status, meaning);
+    if retry_after == Some(RetryAfter::Malformed) {
+        text.push_str(" (its Retry-After is malformed and was ignored)");
+    }
+    let failure = Failure::new(class, text).status(answer.status);
+    match retry_after {
+        Some(RetryAfter::Delay(delay)) => failure.retry_after(delay),
+        _ => failure,
+    }
+}
+
+fn message(status: u16, meaning: &str) -> String {
+    format!("HTTP {status}: {meaning}")
+}
+
+fn receipt(answer: &Answer, rules: &Rules) -> Receipt {
+    let mut receipt = Receipt::new();
+    if !answer.body.is_empty() {
+        receipt = receipt.body(String::from_utf8_lossy(&answer.body));
+    }
+    receipt.truncated |= answer.body_end != BodyEnd::Complete;
+    receipt.status = Some(answer.status);
+    receipt.headers = answer.headers.iter().filter_map(kept).collect();
+    receipt.downstream_id =
+        body_json(answer).and_then(|body| id_text(body.pointer(&rules.downstream_id)?));
+    receipt
+}
+
+/// A header as a receipt keeps it. Others may hold secrets, such as cookies.
+fn kept((name, value): &(String, String)) -> Option<(String, String)> {
+    let value = match name.as_str() {
+        "content-type"
+        | "idempotency-replayed"
+        | "idempotent-replayed"
+        | "request-id"
+        | "retry-after"
+        | "x-request-id" => value.clone(),
+        "location" => origin(value)?,
+        _ => return None,
+    };
+    Some((name.clone(), value))
+}
+
+/// Scheme and host of a URL. Nothing where it has none, as in a relative reference.
+fn origin(url: &str) -> Option<String> {
+    let (scheme, rest) = url.trim_ascii().split_once("://")?;
+    let authority = rest.split(['/', '?', '#', '\\']).next()?;
+    let (_, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let is_scheme = scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
+    let is_host = host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b));
+    let is_whole = !scheme.is_empty() && !host.is_empty();
+    (is_scheme && is_host && is_whole).then(|| format!("{scheme}://{host}"))
+}
+
+/// The body as JSON, also of an answer whose end is in doubt, if what came is whole.
+fn body_json(answer: &Answer) -> Option<Value> {
+    let body: Value = serde_json::from_slice(&answer.body).ok()?;
+    // A cut number reads as another number; every other value marks its own end.
+    (answer.body_end == BodyEnd::Complete || !body.is_number()).then_some(body)
+}
+
+/// An id as text. A number beyond 64 bits was rounded when it was read, so it is none.
+fn id_text(id: &Value) -> Option<String> {
+    match id {
+        Value::String(text) if !text.is_empty() => Some(text.clone()),
+        Value::Number(number) if number.is_i64() || number.is_u64() => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
+    answer.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,7 @@
-//! The one place that decides what follows from an outcome.
+//! The one place that decides what follows from an outcome. Time-outs, lost leases, bulk
+//! replay and a second relay with another configuration all come here.
+//!
+//! Out of scope: what an HTTP status means (see `classify`) and how a decision is stored.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -7,8 +10,9 @@ use super::backoff::Backoff;
 use super::contract::Downstream;
 use super::millis;
 use super::outcome::{Failure, Outcome};
+use super::status::Status;
 
-/// What is known about a claimed row: the counters include the attempt being decided on.
+/// What is known about a row. While an attempt is decided on, the counters include it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Facts {
     /// Attempts of this budget that may have reached the downstream, or were answered by it.
@@ -32,9 +36,200 @@ pub(crate) struct Facts {
 pub(crate) struct Policy {
     pub downstream: Downstream,
     pub backoff: Backoff,
+    /// Attempts before a row is given up; those that provably never left are free.
     pub attempts_max: u32,
+    /// How long after the first attempt that may have left a row is given up.
     pub give_up_after: Duration,
-    pub retry_after_cap: Duration,
+    /// The longest `Retry-After` that is obeyed.
+    pub retry_after_max: Duration,
     /// The longest one attempt may take.
     pub time_limit: Duration,
+}
+
+/// What follows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Decision {
+    /// Where the row stands now.
+    pub status: Status,
+    /// The next attempt, where the row is pending.
+    pub due_at: Option<i64>,
+    /// The facts with this attempt accounted for.
+    pub facts: Facts,
+    /// The failure as it is stored.
+    pub class: Option<Cow<'static, str>>,
+    /// What happened and why this follows, for people.
+    pub message: Option<String>,
+}
+
+/// How many times in a row a process may die with a row before a person must look.
+const LOST_MAX: u32 = 3;
+
+/// Decides on the outcome of an attempt. `roll` in `0.0..1.0` places the delay in its jitter.
+pub(crate) fn decide(
+    facts: &Facts,
+    outcome: &Outcome,
+    policy: &Policy,
+    now: i64,
+    roll: f64,
+) -> Decision {
+    let mut facts = Facts { lost: 0, ..*facts };
+    if !matches!(outcome, Outcome::NotSent(_)) {
+        facts.first_sent_at.get_or_insert(facts.claimed_at);
+    }
+    match outcome {
+        Outcome::Succeeded(_) => {
+            Decision { status: Status::Succeeded, due_at: None, facts, class: None, message: None }
+        }
+        Outcome::NotSent(failure) => {
+            facts.attempts = facts.attempts.saturating_sub(1);
+            let delay = policy.delay(facts.tries, failure, roll);
+            pending(facts, now.saturating_add(delay), failure)
+        }
+        Outcome::MaybeSent(failure) => {
+            facts.in_doubt_since.get_or_insert(facts.claimed_at);
+            let delay = policy.delay(facts.attempts, failure, roll);
+            in_doubt(facts, failure, policy, now, delay)
+        }
+        Outcome::Transient(failure) => {
+            let delay = policy.delay(facts.attempts, failure, roll);
+            retry_or_give_up(facts, failure, policy, now, delay)
+        }
+        Outcome::Limited(failure) => {
+            facts.attempts = facts.attempts.saturating_sub(1);
+            let delay = policy.delay(facts.tries, failure, roll);
+            retry_or_give_up(facts, failure, policy, now, delay)
+        }
+        Outcome::Rejected(failure) => buried(facts, failure, ""),
+        Outcome::NeedsReview(failure) => {
+            facts.in_doubt_since.get_or_insert(facts.claimed_at);
+            parked(Status::NeedsReview, facts, failure, "")
+        }
+    }
+}
+
+/// Decides on an attempt whose process died or lost its lease: nobody knows how far it came.
+pub(crate) fn decide_lost(facts: &Facts, policy: &Policy, now: i64) -> Decision {
+    let mut facts = Facts { lost: facts.lost.saturating_add(1), ..*facts };
+    facts.first_sent_at.get_or_insert(facts.claimed_at);
+    facts.in_doubt_since.get_or_insert(facts.claimed_at);
+    let failure = Failure::new("lease_lost", "the lease expired before an outcome was recorded");
+    if facts.lost >= LOST_MAX {
+        let why = "; several attempts in a row ended with their process";
+        return parked(Status::NeedsReview, facts, &failure, why);
+    }
+    // No backoff: the row did not fail, its process did.
+    in_doubt(facts, &failure, policy, now, 0)
+}
+
+/// Asks before a row is claimed, and again just before it is sent, whether it still may be.
+/// `None` says yes.
+pub(crate) fn decide_before_send(facts: &Facts, policy: &Policy, now: i64) -> Option<Decision> {
+    if facts.expires_at.is_some_and(|at| at <= now) {
+        let failure = Failure::new("expired", "expires_at has passed");
+        return Some(buried(*facts, &failure, ""));
+    }
+    let since = facts.in_doubt_since?;
+    if may_repeat(since, policy, now) {
+        return None;
+    }
+    let failure = Failure::new("in_doubt", "an earlier attempt may have been applied");
+    Some(parked(Status::Unknown, *facts, &failure, why_no_repeat(policy.downstream)))
+}
+
+/// Whether a row in this status with these facts may be replayed by a person.
+pub(crate) fn may_replay(status: Status, facts: &Facts, policy: &Policy, now: i64) -> bool {
+    match status {
+        Status::Dead => true,
+        Status::NeedsReview => match policy.downstream {
+            Downstream::Unprotected => false,
+            Downstream::DeduplicatesByKey { .. } => {
+                facts.in_doubt_since.is_none_or(|since| may_repeat(since, policy, now))
+            }
+        },
+        _ => false,
+    }
+}
+
+/// Whether a second request is safe: the downstream deduplicates, and the attempt would end
+/// before it forgets the key.
+fn may_repeat(in_doubt_since: i64, policy: &Policy, now: i64) -> bool {
+    match policy.downstream {
+        Downstream::Unprotected => false,
+        Downstream::DeduplicatesByKey { window } => {
+            let ends = now.saturating_add(millis(policy.time_limit));
+            ends <= in_doubt_since.saturating_add(millis(window))
+        }
+    }
+}
+
+fn in_doubt(facts: Facts, failure: &Failure, policy: &Policy, now: i64, delay: i64) -> Decision {
+    let since = facts.in_doubt_since.unwrap_or(facts.claimed_at);
+    if !may_repeat(since, policy, now) {
+        return parked(Status::Unknown, facts, failure, why_no_repeat(policy.downstream));
+    }
+    retry_or_give_up(facts, failure, policy, now, delay)
+}
+
+fn retry_or_give_up(
+    facts: Facts,
+    failure: &Failure,
+    policy: &Policy,
+    now: i64,
+    delay: i64,
+) -> Decision {
+    let due_at = now.saturating_add(delay);
+    if facts.attempts >= policy.attempts_max {
+        return buried(facts, failure, "; the attempts are used up");
+    }
+    let give_up_at = facts.first_sent_at.map(|at| at.saturating_add(millis(policy.give_up_after)));
+    if give_up_at.is_some_and(|at| due_at > at) {
+        return buried(facts, failure, "; the time to give up is reached");
+    }
+    pending(facts, due_at, failure)
+}
+
+/// Dead, or a person's matter where any attempt may have been applied.
+fn buried(facts: Facts, failure: &Failure, why: &str) -> Decision {
+    if facts.in_doubt_since.is_some() {
+        let why = format!("{why}; an earlier attempt may have been applied");
+        return parked(Status::NeedsReview, facts, failure, &why);
+    }
+    parked(Status::Dead, facts, failure, why)
+}
+
+fn parked(status: Status, facts: Facts, failure: &Failure, why: &str) -> Decision {
+    Decision {
+        status,
+        due_at: None,
+        facts,
+        class: Some(failure.class.clone()),
+        message: Some(format!("{}{why}", failure.message)),
+    }
+}
+
+fn pending(facts: Facts, due_at: i64, failure: &Failure) -> Decision {
+    Decision { due_at: Some(due_at), ..parked(Status::Pending, facts, failure, "") }
+}
+
+fn why_no_repeat(downstream: Downstream) -> &'static str {
+    match downstream {
+        Downstream::Unprotected => "; the downstream does not deduplicate, so it is not sent again",
+        Downstream::DeduplicatesByKey { .. } => {
+            "; the downstream may have forgotten the key, so it is not sent again"
+        }
+    }
+}
+
+impl Policy {
+    /// The later of the backoff and what the downstream asked for, in milliseconds.
+    fn delay(&self, failures: u32, failure: &Failure, roll: f64) -> i64 {
+        let backoff = self.backoff.delay(failures.max(1), roll);
+        let asked = match failure.retry_after {
+            Some(asked) => asked.min(self.retry_after_max),
+            // A request with this key is being worked on: soon, but not at once.
+            None if failure.class == "conflict" => Duration::from_secs_f64(1.0 + 4.0 * roll),
+            None => Duration::ZERO,
+        };
+        millis(backoff.max(asked))
+    }
 }

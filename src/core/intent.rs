@@ -1,1 +1,359 @@
-//! What the caller wants done.
+//! What the caller wants done, and whether it can be accepted.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::{canonical, endpoint, header, key, millis};
+use crate::error::{Error, ErrorKind, Result};
+
+/// What the caller wants done: one row of `outbox`, frozen once it is written.
+///
+/// Only the operation and the entity are required. Nothing is checked until the intent is
+/// enqueued; the error then names the field.
+///
+/// ```
+/// use sqlite_outbox::Intent;
+/// let intent = Intent::new("stripe.charge", "order-42")
+///     .tenant("acme")
+///     .endpoint("https://api.example.com/charges")
+///     .args(serde_json::json!({"amount": 4200}));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Intent {
+    operation: String,
+    entity_id: String,
+    tenant_id: String,
+    intent_version: i64,
+    brought_key: Option<String>,
+    args: Option<String>,
+    payload: Option<String>,
+    content_type: String,
+    method: String,
+    endpoint: Option<String>,
+    headers: Vec<(String, String)>,
+    ordering_key: Option<String>,
+    delay: Duration,
+    expires_in: Option<Duration>,
+}
+
+impl Intent {
+    /// An intent of this kind of action on this business object.
+    pub fn new(operation: impl Into<String>, entity: impl Into<String>) -> Self {
+        Self {
+            operation: operation.into(),
+            entity_id: entity.into(),
+            tenant_id: String::new(),
+            intent_version: 1,
+            brought_key: None,
+            args: None,
+            payload: None,
+            content_type: "application/json".into(),
+            method: "POST".into(),
+            endpoint: None,
+            headers: Vec::new(),
+            ordering_key: None,
+            delay: Duration::ZERO,
+            expires_in: None,
+        }
+    }
+
+    /// Whose intent it is. Keys of different tenants never collide. Defaults to no tenant.
+    #[must_use]
+    pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
+        self.tenant_id = tenant.into();
+        self
+    }
+
+    /// The version of this action on this entity, from 1. The same action with other arguments
+    /// needs the next version; without it, enqueueing is refused as a conflict. Defaults to 1.
+    #[must_use]
+    pub fn version(mut self, version: i64) -> Self {
+        self.intent_version = version;
+        self
+    }
+
+    /// Brings a key instead of deriving one: 1 to 255 visible ASCII characters. The caller then
+    /// answers for its being the same whenever the action is the same.
+    #[must_use]
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.brought_key = Some(key.into());
+        self
+    }
+
+    /// The approved arguments, which enter the key. Defaults to the payload.
+    #[must_use]
+    pub fn args(self, args: impl Into<Value>) -> Self {
+        let text = args.into().to_string();
+        self.args_json(text)
+    }
+
+    /// The approved arguments as JSON text, for numbers that must stay as they are written.
+    #[must_use]
+    pub fn args_json(mut self, args: impl Into<String>) -> Self {
+        self.args = Some(args.into());
+        self
+    }
+
+    /// The body that is sent, byte for byte. Defaults to the arguments.
+    #[must_use]
+    pub fn payload(mut self, payload: impl Into<String>) -> Self {
+        self.payload = Some(payload.into());
+        self
+    }
+
+    /// The payload's media type. Defaults to `application/json`.
+    #[must_use]
+    pub fn content_type(mut self, content_type: impl Into<String>) -> Self {
+        self.content_type = content_type.into();
+        self
+    }
+
+    /// The HTTP method: POST (the default), PUT, PATCH, DELETE or GET.
+    #[must_use]
+    pub fn method(mut self, method: impl Into<String>) -> Self {
+        self.method = method.into();
+        self
+    }
+
+    /// Where to send it. Defaults to the endpoint the relay has configured for the operation.
+    /// `{idempotency_key}` and `{entity_id}` may stand in it.
+    #[must_use]
+    pub fn endpoint(mut self, endpoint: impl Into<String>) -> Self {
+        self.endpoint = Some(endpoint.into());
+        self
+    }
+
+    /// Adds a header that is stored and sent, such as a trace id. Not for credentials: those
+    /// belong into the relay's configuration.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// Intents of one tenant with the same ordering key go out one after the other, in the order
+    /// they were enqueued. Defaults to none: no order.
+    #[must_use]
+    pub fn ordering_key(mut self, key: impl Into<String>) -> Self {
+        self.ordering_key = Some(key.into());
+        self
+    }
+
+    /// How long to wait before the first attempt. Defaults to not at all.
+    #[must_use]
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.delay = delay;
+        self
+    }
+
+    /// How long from now the intent is of use; nothing is sent after that. Defaults to for ever.
+    #[must_use]
+    pub fn expires_in(mut self, expires_in: Duration) -> Self {
+        self.expires_in = Some(expires_in);
+        self
+    }
+
+    /// Checks every field and derives what is stored.
+    pub(crate) fn prepare(&self, now: i64, payload_max: usize) -> Result<Prepared<'_>> {
+        check_operation(&self.operation)?;
+        check_text("entity", &self.entity_id, 1, 1024)?;
+        check_text("tenant", &self.tenant_id, 0, 255)?;
+        if self.intent_version < 1 {
+            return Err(Error::invalid("version", "must be 1 or more"));
+        }
+        if !["POST", "PUT", "PATCH", "DELETE", "GET"].contains(&self.method.as_str()) {
+            return Err(Error::invalid(
+                "method",
+                format!("{:?} is none of POST, PUT, PATCH, DELETE, GET", self.method),
+            ));
+        }
+        if let Some(ordering_key) = &self.ordering_key {
+            check_text("ordering_key", ordering_key, 1, 255)?;
+        }
+        if let Some(endpoint) = &self.endpoint {
+            endpoint::check_endpoint(endpoint)?;
+        }
+        let is_json = self.check_content_type()?;
+        let (canonical_args, payload) = self.args_and_payload(is_json)?;
+        if payload.len() > payload_max {
+            return Err(Error::invalid(
+                "payload",
+                format!("{} bytes, but at most {payload_max} are accepted", payload.len()),
+            ));
+        }
+        let key = match &self.brought_key {
+            Some(key) => {
+                key::check_brought(&self.operation, key)?;
+                Cow::Borrowed(key.as_str())
+            }
+            None => Cow::Owned(key::derive(
+                &self.tenant_id,
+                &self.operation,
+                &self.entity_id,
+                self.intent_version,
+                &canonical_args,
+            )),
+        };
+        let available_at = later(now, "delay", self.delay)?;
+        let expires_at = self.expires_in.map(|after| later(now, "expires_in", after)).transpose()?;
+        if expires_at.is_some_and(|at| at <= available_at) {
+            return Err(Error::invalid("expires_in", "must be longer than the delay"));
+        }
+        Ok(Prepared {
+            intent: self,
+            key,
+            args_hash: key::args_hash(&canonical_args),
+            payload,
+            headers: self.headers_json()?,
+            created_at: now,
+            available_at,
+            expires_at,
+        })
+    }
+
+    /// Whether the payload is JSON.
+    fn check_content_type(&self) -> Result<bool> {
+        let text = self.content_type.as_str();
+        let parts = text.split_once('/');
+        let is_media_type = parts.is_some_and(|(kind, rest)| !kind.is_empty() && !rest.is_empty());
+        if !is_media_type || text.len() > 255 || !text.bytes().all(|b| (0x20..0x7f).contains(&b)) {
+            return Err(Error::invalid(
+                "content_type",
+                format!("{text:?} is no media type such as application/json"),
+            ));
+        }
+        let lower = text.to_ascii_lowercase();
+        Ok(lower.starts_with("application/json") || lower.contains("+json"))
+    }
+
+    /// The canonical arguments and the payload, each standing in for the other.
+    fn args_and_payload(&self, is_json: bool) -> Result<(String, Cow<'_, str>)> {
+        let bodiless = matches!(self.method.as_str(), "GET" | "DELETE");
+        let payload = match (&self.payload, &self.args) {
+            (Some(payload), _) => Cow::Borrowed(payload.as_str()),
+            (None, Some(_)) if bodiless => Cow::Borrowed(""),
+            (None, Some(_)) if !is_json => {
+                return Err(Error::invalid("payload", "must be given where it is not JSON"));
+            }
+            (None, Some(args)) => Cow::Borrowed(args.as_str()),
+            (None, None) if bodiless || !is_json => Cow::Borrowed(""),
+            (None, None) => Cow::Borrowed("{}"),
+        };
+        if payload.contains('\0') {
+            return Err(Error::invalid("payload", "must not contain the NUL character"));
+        }
+        let canonical_payload = match payload.as_ref() {
+            "" if bodiless => None,
+            text if is_json => Some(canonical::canonical_text("payload", text)?),
+            _ => None,
+        };
+        let args = match (&self.args, canonical_payload) {
+            (Some(args), _) => canonical::canonical_text("args", args)?,
+            (None, Some(payload)) => payload,
+            (None, None) if payload.is_empty() => "{}".to_owned(),
+            (None, None) => {
+                return Err(Error::invalid(
+                    "args",
+                    "must be given where the payload is not JSON, because they make the key",
+                ));
+            }
+        };
+        Ok((args, payload))
+    }
+
+    fn headers_json(&self) -> Result<Cow<'static, str>> {
+        if self.headers.is_empty() {
+            return Ok(Cow::Borrowed("{}"));
+        }
+        header::check_headers(&self.headers)?;
+        let mut object = Map::new();
+        for (name, value) in &self.headers {
+            let name = name.to_ascii_lowercase();
+            if object.insert(name.clone(), Value::String(value.clone())).is_some() {
+                return Err(Error::invalid("header", format!("{name:?} is given twice")));
+            }
+        }
+        Ok(Cow::Owned(Value::Object(object).to_string()))
+    }
+}
+
+/// An intent that was accepted, with everything that is stored.
+#[derive(Debug)]
+pub(crate) struct Prepared<'a> {
+    intent: &'a Intent,
+    pub key: Cow<'a, str>,
+    pub args_hash: String,
+    pub payload: Cow<'a, str>,
+    pub headers: Cow<'static, str>,
+    pub created_at: i64,
+    pub available_at: i64,
+    pub expires_at: Option<i64>,
+}
+
+impl Prepared<'_> {
+    pub fn operation(&self) -> &str {
+        &self.intent.operation
+    }
+    pub fn entity_id(&self) -> &str {
+        &self.intent.entity_id
+    }
+    pub fn tenant_id(&self) -> &str {
+        &self.intent.tenant_id
+    }
+    pub fn intent_version(&self) -> i64 {
+        self.intent.intent_version
+    }
+    pub fn endpoint(&self) -> Option<&str> {
+        self.intent.endpoint.as_deref()
+    }
+    pub fn method(&self) -> &str {
+        &self.intent.method
+    }
+    pub fn content_type(&self) -> &str {
+        &self.intent.content_type
+    }
+    pub fn ordering_key(&self) -> Option<&str> {
+        self.intent.ordering_key.as_deref()
+    }
+    pub fn is_derived(&self) -> bool {
+        self.intent.brought_key.is_none()
+    }
+}
+
+/// Checks the name of an operation, which begins every derived key.
+pub(crate) fn check_operation(operation: &str) -> Result<()> {
+    let is_word = |b: u8| b.is_ascii_alphanumeric() || b"_./-".contains(&b);
+    if (1..=128).contains(&operation.len()) && operation.bytes().all(is_word) {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "operation",
+        format!("{operation:?} must be 1 to 128 letters, digits or any of _ . / -"),
+    ))
+}
+
+fn check_text(field: &str, text: &str, min: usize, max: usize) -> Result<()> {
+    let length = if text.len() <= max { text.len() } else { text.chars().count() };
+    if length < min || length > max {
+        let why = format!("must have {min} to {max} characters, but has {length}");
+        return Err(Error::invalid(field, why));
+    }
+    if text.contains('\0') {
+        return Err(Error::invalid(field, "must not contain the NUL character"));
+    }
+    Ok(())
+}
+
+/// `now` plus a duration, within the range of times the file accepts.
+fn later(now: i64, field: &str, after: Duration) -> Result<i64> {
+    let at = now.saturating_add(millis(after));
+    if at > TIME_MAX {
+        return Err(Error::new(ErrorKind::Invalid, format!("{field}: is beyond the year 5138")));
+    }
+    Ok(at)
+}
+
+/// The last time the file accepts, in UTC milliseconds; what is beyond is a mistaken unit.
+const TIME_MAX: i64 = 99_999_999_999_999;

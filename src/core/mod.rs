@@ -9,10 +9,12 @@ pub(crate) mod classify;
 pub(crate) mod contract;
 pub(crate) mod decide;
 pub(crate) mod endpoint;
+pub(crate) mod entry;
 pub(crate) mod header;
 pub(crate) mod intent;
 pub(crate) mod key;
 pub(crate) mod outcome;
+pub(crate) mod retry_after;
 pub(crate) mod status;
 
 /// A duration in whole milliseconds, saturating.

@@ -4,6 +4,7 @@ use std::io::{self, Read};
 use std::time::Duration;
 
 use http::{Method, Request, Version, header};
+use ureq::tls::TlsConfig;
 use ureq::{Agent, Body, Timeout};
 
 use super::Timeouts;
@@ -34,13 +35,14 @@ pub(crate) struct Prepared<'a> {
 
 /// The transport, configured so that nothing happens behind our back: no redirects, no proxy from
 /// the environment, no decompression, a limit on everything.
-pub(crate) fn agent(timeouts: &Timeouts, trust: Trust) -> Agent {
+pub(crate) fn agent(timeouts: &Timeouts, trust: Trust, tls: TlsConfig) -> Agent {
     let (send_head, send_body) = timeouts.send_parts();
     let config = Agent::config_builder()
         .http_status_as_error(false)
         .max_redirects(0)
         .max_redirects_will_error(false)
         .proxy(None)
+        .tls_config(tls)
         .allow_non_standard_methods(true)
         .accept_encoding("identity")
         .user_agent(concat!("sqlite-outbox/", env!("CARGO_PKG_VERSION")))

@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 
 use http::header::{HeaderName, HeaderValue};
 use serde_json::Value;
+use ureq::tls::TlsConfig;
 
 use self::resolve::Trust;
 use crate::clock::{Clock, SystemClock};
-use crate::core::classify::{OnConflict, Rules, classify};
+use crate::core::classify::{Answer, OnConflict, Rules, classify};
 use crate::core::endpoint::{check_endpoint, origin};
-use crate::core::header::{check_headers, check_name};
+use crate::core::header::{check_headers_beside, check_name};
 use crate::core::outcome::Outcome;
 use crate::error::{Error, Result};
 use crate::handler::{Delivery, Handler};
@@ -166,7 +167,7 @@ impl Http {
             .headers
             .iter()
             .map(|(name, value)| (name.as_str(), value.to_str().unwrap_or_default()));
-        check_headers(earlier.chain([(name, value)]), self.idempotency_header.as_str())?;
+        check_headers_beside(earlier.chain([(name, value)]), self.idempotency_header.as_str())?;
         let malformed = |_| Error::invalid("headers", "not a header");
         let name = HeaderName::from_bytes(name.as_bytes())
             .map_err(|_| Error::invalid("headers", "not a header name"))?;
@@ -191,7 +192,7 @@ impl Http {
     /// transport, has another meaning, or is also configured as a [`header`](Self::header).
     pub fn idempotency_header(mut self, name: &str) -> Result<Self> {
         let field = |reason: &str| Error::invalid("idempotency_header", reason);
-        check_name(name).map_err(|error| field(&error.to_string()))?;
+        check_name(name).map_err(|error| renamed(&error, "idempotency_header"))?;
         let name =
             HeaderName::from_bytes(name.as_bytes()).map_err(|_| field("is not a header name"))?;
         let meaningful = [
@@ -279,8 +280,8 @@ impl Http {
         origins: impl IntoIterator<Item = S>,
     ) -> Result<Self> {
         for text in origins {
-            let uri = check_endpoint(text.as_ref())
-                .map_err(|error| Error::invalid("allow_origins", error))?;
+            let uri =
+                check_endpoint(text.as_ref()).map_err(|error| renamed(&error, "allow_origins"))?;
             if uri.path() != "/" || uri.query().is_some() {
                 return Err(Error::invalid(
                     "allow_origins",
@@ -299,17 +300,21 @@ impl Http {
     }
 
     fn attempt(&self, delivery: &Delivery) -> Outcome {
-        let prepared = match self.prepare(delivery) {
-            Ok(prepared) => prepared,
-            Err(failure) => return Outcome::Rejected(failure),
-        };
-        let agent = self.agent.get_or_init(|| exchange::agent(&self.timeouts, self.trust.clone()));
-        let answer = match exchange::exchange(agent, prepared, &self.timeouts) {
+        let answer = match self.ask(delivery) {
             Ok(answer) => answer,
             Err(outcome) => return outcome,
         };
         let first = delivery.attempt() <= 1 && delivery.facts.in_doubt_since.is_none();
         classify(&answer, &self.rules, delivery.downstream(), first, SystemClock.now())
+    }
+
+    /// Sends the request and reads the answer without judging it.
+    pub(crate) fn ask(&self, delivery: &Delivery) -> Result<Answer, Outcome> {
+        let prepared = self.prepare(delivery).map_err(Outcome::Rejected)?;
+        let agent = self.agent.get_or_init(|| {
+            exchange::agent(&self.timeouts, self.trust.clone(), TlsConfig::default())
+        });
+        exchange::exchange(agent, prepared, &self.timeouts)
     }
 }
 
@@ -352,6 +357,13 @@ impl fmt::Debug for Http {
             .field("trust", &self.trust)
             .finish_non_exhaustive()
     }
+}
+
+/// The same complaint about another field.
+fn renamed(error: &Error, field: &str) -> Error {
+    let text = error.to_string();
+    let reason = text.split_once(": ").map_or(text.as_str(), |(_, reason)| reason);
+    Error::invalid(field, reason)
 }
 
 fn check_pointer(field: &str, pointer: &str) -> Result<String> {

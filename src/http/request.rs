@@ -7,7 +7,7 @@ use http::{Method, Request, Uri};
 use super::Http;
 use super::exchange::{Prepared, refused};
 use crate::core::endpoint::{check_endpoint, expand, origin};
-use crate::core::header::{check_headers, is_value};
+use crate::core::header::{check_headers_beside, is_value};
 use crate::core::outcome::Failure;
 use crate::handler::Delivery;
 
@@ -80,7 +80,7 @@ impl Http {
         headers: &mut header::HeaderMap,
     ) -> Result<(), String> {
         let own = delivery.headers();
-        check_headers(
+        check_headers_beside(
             own.iter().map(|(name, value)| (name.as_str(), value.as_str())),
             self.idempotency_header.as_str(),
         )

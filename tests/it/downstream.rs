@@ -263,8 +263,14 @@ fn read_rest(reader: &mut impl BufRead, method: String, path: String) -> Io<Requ
         let Some((name, value)) = line.trim_end().split_once(':') else { break };
         headers.push((name.to_ascii_lowercase(), value.trim_start().to_owned()));
     }
-    let mut request =
-        Request { method, path, key: String::new(), headers, body: String::new(), at: Instant::now() };
+    let mut request = Request {
+        method,
+        path,
+        key: String::new(),
+        headers,
+        body: String::new(),
+        at: Instant::now(),
+    };
     let length = request.header("content-length").and_then(|n| n.parse().ok()).unwrap_or(0);
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;

@@ -1,0 +1,284 @@
+-- sqlite-outbox, schema version 1. SQLite 3.38 or newer.
+--
+-- This file is the contract for every language: a plain INSERT into `outbox` is a full enqueue.
+-- Times are UTC milliseconds since 1970. Everything but `outbox` is written by the library alone.
+
+-- One row: which schema this is, which database, and the counter of fencing tokens.
+CREATE TABLE main.outbox_meta (
+    id             INTEGER PRIMARY KEY CHECK (id = 1),
+    schema_version INTEGER NOT NULL,
+    database_id    TEXT    NOT NULL,
+    token          INTEGER NOT NULL DEFAULT 0,
+    payload_max    INTEGER NOT NULL DEFAULT 1048576 CHECK (payload_max BETWEEN 1 AND 100000000)
+) STRICT;
+
+INSERT INTO main.outbox_meta (id, schema_version, database_id)
+VALUES (1, 1, lower(hex(randomblob(16))));
+
+-- The intents. Append-only: what was authorised is what is sent, on every attempt.
+CREATE TABLE main.outbox (
+    id              INTEGER PRIMARY KEY AUTOINCREMENT CHECK (id > 0),
+    tenant_id       TEXT    NOT NULL DEFAULT '',
+    operation       TEXT    NOT NULL,
+    entity_id       TEXT    NOT NULL,
+    intent_version  INTEGER NOT NULL DEFAULT 1,
+    idempotency_key TEXT    NOT NULL,
+    args_hash       TEXT,
+    endpoint        TEXT,
+    method          TEXT    NOT NULL DEFAULT 'POST',
+    content_type    TEXT    NOT NULL DEFAULT 'application/json',
+    payload         TEXT,
+    headers         TEXT    NOT NULL DEFAULT '{}',
+    ordering_key    TEXT,
+    available_at    INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)),
+    expires_at      INTEGER,
+    created_at      INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)),
+    -- Whether the key has the derived shape: the operation, a colon, 40 hexadecimal digits.
+    is_derived      INTEGER NOT NULL GENERATED ALWAYS AS (
+        length(idempotency_key) = length(operation) + 41
+        AND substr(idempotency_key, 1, length(operation) + 1) = operation || ':'
+        AND substr(idempotency_key, -40) NOT GLOB '*[^0-9a-f]*'
+    ) VIRTUAL,
+    UNIQUE (tenant_id, idempotency_key)
+) STRICT;
+
+-- One business action has one derived key: other arguments need another version.
+CREATE UNIQUE INDEX main.outbox_version
+    ON outbox (tenant_id, operation, entity_id, intent_version) WHERE is_derived;
+
+-- One row for each unsettled intent that may act or waits for a person. `due_at` is the next
+-- attempt while pending, the lease's expiry while in flight, and NULL while parked or queued.
+CREATE TABLE main.outbox_lease (
+    id             INTEGER PRIMARY KEY,
+    operation      TEXT    NOT NULL,
+    state          TEXT    NOT NULL CHECK (state IN ('pending', 'in_flight', 'unknown', 'needs_review', 'dead')),
+    due_at         INTEGER,
+    attempts       INTEGER NOT NULL DEFAULT 0,
+    tries          INTEGER NOT NULL DEFAULT 0,
+    lost           INTEGER NOT NULL DEFAULT 0,
+    token          INTEGER,
+    owner          TEXT,
+    claimed_at     INTEGER,
+    in_doubt_since INTEGER,
+    first_sent_at  INTEGER,
+    error_class    TEXT,
+    last_error     TEXT,
+    -- Proof of success from an attempt that had lost its lease while a later one was in flight.
+    late_id        TEXT,
+    late_receipt   TEXT,
+    CHECK ((state = 'in_flight') = (owner IS NOT NULL))
+) STRICT;
+
+CREATE INDEX main.outbox_lease_due ON outbox_lease (operation, state, due_at, id) WHERE due_at IS NOT NULL;
+CREATE INDEX main.outbox_lease_parked ON outbox_lease (state, id) WHERE due_at IS NULL;
+
+-- Unsettled rows with an ordering key. Only the first of a key has a row in `outbox_lease` that
+-- can come due, so a claim never has to look at predecessors.
+CREATE TABLE main.outbox_keyed (
+    tenant_id    TEXT    NOT NULL,
+    ordering_key TEXT    NOT NULL,
+    position     INTEGER NOT NULL,
+    id           INTEGER NOT NULL UNIQUE,
+    PRIMARY KEY (tenant_id, ordering_key, position, id)
+) STRICT, WITHOUT ROWID;
+
+-- One row for each settled intent.
+CREATE TABLE main.outbox_receipt (
+    id            INTEGER PRIMARY KEY,
+    status        TEXT    NOT NULL CHECK (status IN ('succeeded', 'cancelled')),
+    finished_at   INTEGER NOT NULL,
+    attempts      INTEGER NOT NULL,
+    downstream_id TEXT,
+    receipt       TEXT
+) STRICT;
+
+-- How many intents were ever settled, so that counting does not read them.
+CREATE TABLE main.outbox_settled (
+    operation TEXT    NOT NULL,
+    status    TEXT    NOT NULL,
+    total     INTEGER NOT NULL,
+    PRIMARY KEY (operation, status)
+) STRICT, WITHOUT ROWID;
+
+-- The audit trail. Append-only; never holds payloads or header values.
+CREATE TABLE main.outbox_event (
+    outbox_id     INTEGER NOT NULL,
+    seq           INTEGER NOT NULL,
+    at            INTEGER NOT NULL,
+    kind          TEXT    NOT NULL,
+    from_status   TEXT    NOT NULL,
+    status        TEXT    NOT NULL,
+    attempt       INTEGER NOT NULL,
+    claimed_at    INTEGER,
+    token         INTEGER,
+    actor         TEXT,
+    error_class   TEXT,
+    reason        TEXT,
+    downstream_id TEXT,
+    PRIMARY KEY (outbox_id, seq)
+) STRICT, WITHOUT ROWID;
+
+-- What each downstream promises about repeated requests. Every relay obeys the stricter of this
+-- and its own configuration.
+CREATE TABLE main.outbox_operation (
+    operation     TEXT    PRIMARY KEY,
+    downstream    TEXT    NOT NULL CHECK (downstream IN ('deduplicates', 'unprotected')),
+    window_ms     INTEGER CHECK (window_ms > 0),
+    on_dead       TEXT    NOT NULL DEFAULT 'block' CHECK (on_dead IN ('block', 'continue')),
+    provider      TEXT,
+    owner         TEXT,
+    key_recipe    TEXT,
+    registered_at INTEGER NOT NULL,
+    CHECK ((downstream = 'deduplicates') = (window_ms IS NOT NULL))
+) STRICT, WITHOUT ROWID;
+
+CREATE VIEW main.outbox_status AS
+SELECT o.id, o.tenant_id, o.operation, o.entity_id, o.intent_version, o.idempotency_key, o.endpoint,
+       o.ordering_key,
+       coalesce(r.status, l.state, 'pending')                   AS status,
+       coalesce(r.attempts, l.attempts, 0)                      AS attempts,
+       CASE l.state WHEN 'pending' THEN l.due_at END            AS next_attempt_at,
+       CASE l.state WHEN 'in_flight' THEN l.due_at END          AS locked_until,
+       l.owner                                                  AS locked_by,
+       l.last_error,
+       r.downstream_id,
+       o.created_at,
+       r.finished_at
+FROM outbox o
+LEFT JOIN outbox_lease l ON l.id = o.id
+LEFT JOIN outbox_receipt r ON r.id = o.id;
+
+-- Guards. RAISE(ABORT) is loud under INSERT OR IGNORE and OR REPLACE too, where a constraint
+-- would skip the row or change the one that is there.
+CREATE TRIGGER main.outbox_insert_guard BEFORE INSERT ON outbox
+BEGIN
+    SELECT CASE
+        WHEN NEW.id <> -1
+            THEN RAISE(ABORT, 'outbox.id: leave it out, it is assigned')
+        WHEN typeof(NEW.tenant_id) <> 'text' OR length(NEW.tenant_id) > 255 OR instr(NEW.tenant_id, char(0))
+            THEN RAISE(ABORT, 'outbox.tenant_id: must be text of at most 255 characters without NUL')
+        WHEN typeof(NEW.operation) <> 'text' OR length(NEW.operation) NOT BETWEEN 1 AND 128
+             OR NEW.operation GLOB '*[^-A-Za-z0-9_./]*'
+            THEN RAISE(ABORT, 'outbox.operation: must be 1 to 128 letters, digits or any of _ . / -')
+        WHEN typeof(NEW.entity_id) <> 'text' OR length(NEW.entity_id) NOT BETWEEN 1 AND 1024
+             OR instr(NEW.entity_id, char(0))
+            THEN RAISE(ABORT, 'outbox.entity_id: must be text of 1 to 1024 characters without NUL')
+        WHEN typeof(NEW.intent_version) <> 'integer' OR NEW.intent_version < 1
+            THEN RAISE(ABORT, 'outbox.intent_version: must be an integer from 1')
+        WHEN typeof(NEW.idempotency_key) <> 'text'
+             OR length(CAST(NEW.idempotency_key AS BLOB)) NOT BETWEEN 1 AND 255
+             OR NEW.idempotency_key GLOB '*[^!-~]*'
+            THEN RAISE(ABORT, 'outbox.idempotency_key: must be 1 to 255 visible ASCII characters')
+        WHEN NEW.args_hash IS NOT NULL
+             AND (typeof(NEW.args_hash) <> 'text' OR length(NEW.args_hash) <> 64 OR NEW.args_hash GLOB '*[^0-9a-f]*')
+            THEN RAISE(ABORT, 'outbox.args_hash: must be NULL or SHA-256 as 64 hexadecimal digits')
+        WHEN NEW.endpoint IS NOT NULL
+             AND (typeof(NEW.endpoint) <> 'text' OR length(NEW.endpoint) > 2048
+                  OR NEW.endpoint GLOB '*[^!-~]*'
+                  OR NOT (lower(NEW.endpoint) GLOB 'http://?*' OR lower(NEW.endpoint) GLOB 'https://?*'))
+            THEN RAISE(ABORT, 'outbox.endpoint: must be NULL or an http(s) URL of at most 2048 ASCII characters')
+        WHEN NEW.method IS NULL OR NEW.method NOT IN ('POST', 'PUT', 'PATCH', 'DELETE', 'GET')
+            THEN RAISE(ABORT, 'outbox.method: must be POST, PUT, PATCH, DELETE or GET')
+        WHEN typeof(NEW.content_type) <> 'text' OR length(NEW.content_type) NOT BETWEEN 3 AND 255
+             OR NEW.content_type GLOB '*[^ -~]*' OR NEW.content_type NOT GLOB '?*/?*'
+            THEN RAISE(ABORT, 'outbox.content_type: must be a media type such as application/json')
+        WHEN typeof(NEW.payload) <> 'text' OR instr(NEW.payload, char(0))
+            THEN RAISE(ABORT, 'outbox.payload: must be text without NUL')
+        WHEN length(CAST(NEW.payload AS BLOB)) > (SELECT payload_max FROM outbox_meta)
+            THEN RAISE(ABORT, 'outbox.payload: longer than outbox_meta.payload_max bytes')
+        WHEN (lower(NEW.content_type) GLOB 'application/json*' OR lower(NEW.content_type) GLOB '*+json*')
+             AND NOT (NEW.payload = '' AND NEW.method IN ('GET', 'DELETE'))
+             AND NOT json_valid(NEW.payload)
+            THEN RAISE(ABORT, 'outbox.payload: not valid JSON, which content_type says it is')
+        WHEN typeof(NEW.headers) <> 'text' OR NOT json_valid(NEW.headers)
+            THEN RAISE(ABORT, 'outbox.headers: must be a JSON object of strings')
+        WHEN NEW.headers <> '{}' AND (json_type(NEW.headers) <> 'object'
+             OR EXISTS (SELECT 1 FROM json_each(NEW.headers) WHERE type <> 'text'))
+            THEN RAISE(ABORT, 'outbox.headers: must be a JSON object of strings')
+        WHEN NEW.ordering_key IS NOT NULL
+             AND (typeof(NEW.ordering_key) <> 'text' OR length(NEW.ordering_key) NOT BETWEEN 1 AND 255
+                  OR instr(NEW.ordering_key, char(0)))
+            THEN RAISE(ABORT, 'outbox.ordering_key: must be NULL or text of 1 to 255 characters without NUL')
+        WHEN typeof(NEW.created_at) <> 'integer' OR NEW.created_at NOT BETWEEN 1000000000000 AND 99999999999999
+            THEN RAISE(ABORT, 'outbox.created_at: must be UTC milliseconds, not seconds or microseconds')
+        WHEN typeof(NEW.available_at) <> 'integer' OR NEW.available_at NOT BETWEEN 1000000000000 AND 99999999999999
+            THEN RAISE(ABORT, 'outbox.available_at: must be UTC milliseconds, not seconds or microseconds')
+        WHEN NEW.expires_at IS NOT NULL
+             AND (typeof(NEW.expires_at) <> 'integer' OR NEW.expires_at NOT BETWEEN 1000000000000 AND 99999999999999)
+            THEN RAISE(ABORT, 'outbox.expires_at: must be NULL or UTC milliseconds, not seconds or microseconds')
+        WHEN NEW.expires_at <= NEW.available_at
+            THEN RAISE(ABORT, 'outbox.expires_at: must be after available_at')
+        WHEN EXISTS (SELECT 1 FROM outbox
+                     WHERE tenant_id = NEW.tenant_id AND idempotency_key = NEW.idempotency_key)
+            THEN RAISE(ABORT, 'outbox.idempotency_key: already used by this tenant; the intent is there')
+        WHEN NEW.is_derived AND EXISTS (SELECT 1 FROM outbox
+                     WHERE tenant_id = NEW.tenant_id AND operation = NEW.operation AND entity_id = NEW.entity_id
+                       AND intent_version = NEW.intent_version AND is_derived)
+            THEN RAISE(ABORT, 'outbox.intent_version: exists with other arguments; a change needs a new version')
+    END;
+END;
+
+CREATE TRIGGER main.outbox_insert_free AFTER INSERT ON outbox WHEN NEW.ordering_key IS NULL
+BEGIN
+    INSERT INTO outbox_lease (id, operation, state, due_at)
+    VALUES (NEW.id, NEW.operation, 'pending', NEW.available_at);
+END;
+
+CREATE TRIGGER main.outbox_insert_keyed AFTER INSERT ON outbox WHEN NEW.ordering_key IS NOT NULL
+BEGIN
+    INSERT INTO outbox_lease (id, operation, state, due_at)
+    SELECT NEW.id, NEW.operation, 'pending', NEW.available_at
+    WHERE NOT EXISTS (SELECT 1 FROM outbox_keyed
+                      WHERE tenant_id = NEW.tenant_id AND ordering_key = NEW.ordering_key);
+    INSERT INTO outbox_keyed (tenant_id, ordering_key, position, id)
+    VALUES (NEW.tenant_id, NEW.ordering_key, NEW.id, NEW.id);
+END;
+
+-- When a row leaves the line of its key, the first one left may act.
+CREATE TRIGGER main.outbox_promote AFTER DELETE ON outbox_keyed
+BEGIN
+    INSERT INTO outbox_lease (id, operation, state, due_at)
+    SELECT o.id, o.operation, 'pending', o.available_at
+    FROM outbox o
+    WHERE o.id = (SELECT k.id FROM outbox_keyed k
+                  WHERE k.tenant_id = OLD.tenant_id AND k.ordering_key = OLD.ordering_key
+                  ORDER BY k.position, k.id LIMIT 1)
+    ON CONFLICT (id) DO UPDATE SET due_at = excluded.due_at WHERE state = 'pending' AND due_at IS NULL;
+END;
+
+CREATE TRIGGER main.outbox_update_guard BEFORE UPDATE ON outbox
+WHEN NOT (
+    NEW.payload IS NULL AND NEW.headers = '{}'
+    AND EXISTS (SELECT 1 FROM outbox_receipt WHERE id = OLD.id)
+    AND NEW.id = OLD.id AND NEW.tenant_id = OLD.tenant_id AND NEW.operation = OLD.operation
+    AND NEW.entity_id = OLD.entity_id AND NEW.intent_version = OLD.intent_version
+    AND NEW.idempotency_key = OLD.idempotency_key AND NEW.args_hash IS OLD.args_hash
+    AND NEW.endpoint IS OLD.endpoint AND NEW.method = OLD.method AND NEW.content_type = OLD.content_type
+    AND NEW.ordering_key IS OLD.ordering_key AND NEW.available_at = OLD.available_at
+    AND NEW.expires_at IS OLD.expires_at AND NEW.created_at = OLD.created_at)
+BEGIN
+    SELECT RAISE(ABORT, 'outbox: an intent is frozen; enqueue a new version');
+END;
+
+CREATE TRIGGER main.outbox_delete_guard BEFORE DELETE ON outbox
+WHEN NOT EXISTS (SELECT 1 FROM outbox_receipt WHERE id = OLD.id)
+BEGIN
+    SELECT RAISE(ABORT, 'outbox: an unsettled intent cannot be deleted; cancel it');
+END;
+
+CREATE TRIGGER main.outbox_delete AFTER DELETE ON outbox
+BEGIN
+    DELETE FROM outbox_receipt WHERE id = OLD.id;
+    DELETE FROM outbox_event WHERE outbox_id = OLD.id;
+END;
+
+CREATE TRIGGER main.outbox_event_update_guard BEFORE UPDATE ON outbox_event
+BEGIN
+    SELECT RAISE(ABORT, 'outbox_event: the audit trail is append-only');
+END;
+
+CREATE TRIGGER main.outbox_event_delete_guard BEFORE DELETE ON outbox_event
+WHEN EXISTS (SELECT 1 FROM outbox WHERE id = OLD.outbox_id)
+BEGIN
+    SELECT RAISE(ABORT, 'outbox_event: the audit trail is append-only');
+END;

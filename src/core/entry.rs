@@ -1,0 +1,110 @@
+//! What can be read back about an intent.
+
+use super::outcome::Receipt;
+use super::status::Status;
+
+/// One intent as `outbox_status` shows it. The payload and headers are not part of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Entry {
+    /// The row id in `outbox`.
+    pub id: i64,
+    /// Whose it is; empty where there are no tenants.
+    pub tenant_id: String,
+    /// What kind of action it is.
+    pub operation: String,
+    /// The business object acted on.
+    pub entity_id: String,
+    /// The version of this action on this entity.
+    pub intent_version: i64,
+    /// The stored key.
+    pub idempotency_key: String,
+    /// The endpoint, where the intent names one.
+    pub endpoint: Option<String>,
+    /// The ordering key, where there is one.
+    pub ordering_key: Option<String>,
+    /// Where it stands.
+    pub status: Status,
+    /// Attempts used in the current budget.
+    pub attempts: u32,
+    /// When it is due, in UTC milliseconds, while it is pending and not queued behind another.
+    pub next_attempt_at: Option<i64>,
+    /// When the lease ends, in UTC milliseconds, while it is in flight.
+    pub locked_until: Option<i64>,
+    /// Which relay holds it, while it is in flight.
+    pub locked_by: Option<String>,
+    /// What went wrong last, while it is unsettled.
+    pub last_error: Option<String>,
+    /// The provider's id of the effect.
+    pub downstream_id: Option<String>,
+    /// When it was enqueued, in UTC milliseconds.
+    pub created_at: i64,
+    /// When it was settled, in UTC milliseconds.
+    pub finished_at: Option<i64>,
+    /// The stored proof, once it is settled. Only read for a single intent, never in a list.
+    pub receipt: Option<Receipt>,
+}
+
+/// One line of an intent's audit trail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AuditEvent {
+    /// The place in the intent's trail, from 1.
+    pub seq: i64,
+    /// When it was committed, in UTC milliseconds.
+    pub at: i64,
+    /// Why the row moved, such as `attempt`, `lease_lost` or `replayed`.
+    pub kind: String,
+    /// Where it stood.
+    pub from_status: String,
+    /// Where it stands since.
+    pub status: String,
+    /// Attempts used in the budget at that time.
+    pub attempt: u32,
+    /// When the attempt was claimed, in UTC milliseconds.
+    pub claimed_at: Option<i64>,
+    /// The fencing token of the claim.
+    pub token: Option<i64>,
+    /// Which relay, person or application did it.
+    pub actor: Option<String>,
+    /// The failure's short word.
+    pub error_class: Option<String>,
+    /// What happened and why this followed.
+    pub reason: Option<String>,
+    /// The provider's id, where the move brought one.
+    pub downstream_id: Option<String>,
+}
+
+/// Which intents an operator means. All conditions must hold; the default means every intent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Only intents in this status.
+    pub status: Option<Status>,
+    /// Only this operation.
+    pub operation: Option<String>,
+    /// Only this tenant.
+    pub tenant: Option<String>,
+    /// Only this entity.
+    pub entity: Option<String>,
+    /// Only intents created at or after this time, in UTC milliseconds.
+    pub created_since: Option<i64>,
+    /// Only intents with a greater id, for reading page by page.
+    pub after: Option<i64>,
+    /// At most so many; defaults to no limit.
+    pub limit: Option<usize>,
+}
+
+/// Counts of one operation's intents.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OperationStats {
+    /// The operation.
+    pub operation: String,
+    /// Whether a relay has ever registered it. Intents of an unregistered operation wait.
+    pub registered: bool,
+    /// How many are in each status, in the order of [`Status::ALL`]. Settled ones are counted
+    /// for ever, also after they are deleted.
+    pub counts: [u64; 7],
+    /// Since when the oldest claimable intent is due, in UTC milliseconds.
+    pub oldest_due_at: Option<i64>,
+}

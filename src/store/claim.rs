@@ -1,0 +1,352 @@
+//! Taking due rows under a lease, and taking back leases that ran out.
+
+use std::sync::Arc;
+
+use rusqlite::{Row as SqlRow, named_params};
+
+use super::step::{Row, Rules, Step};
+use crate::core::decide::{self, Decision, Facts, Policy};
+use crate::core::millis;
+use crate::core::status::Status;
+use crate::error::Result;
+use crate::event::EventKind;
+use crate::handler::{Delivery, Lease};
+
+/// Which rows a relay has room for.
+#[derive(Debug)]
+pub(crate) struct ClaimRequest<'a> {
+    pub rules: &'a Rules,
+    /// At most so many rows.
+    pub limit: usize,
+    /// Only rows whose `id % count == index`.
+    pub shard: (u32, u32),
+    /// How long the lease lasts.
+    pub lease_ms: i64,
+    /// Whether this relay holds nothing at all, so that a row whose process died may be tried.
+    pub holds_nothing: bool,
+}
+
+/// What a claim found.
+#[derive(Debug, Default)]
+pub(crate) struct Claimed {
+    pub deliveries: Vec<Delivery>,
+    /// The next due row died with its process before and must be claimed alone: the relay
+    /// should let what it holds finish first.
+    pub wants_to_be_alone: bool,
+}
+
+/// How many expired leases one step takes back of one operation.
+const RECOVER_MAX: usize = 100;
+
+impl Step<'_> {
+    /// Claims due rows of one operation, oldest first. Rows that may not be sent any more, and
+    /// rows that cannot be read, are parked on the way and never fail the claim.
+    pub fn claim(&mut self, request: &ClaimRequest<'_>) -> Result<Claimed> {
+        let policy = self.policy(request.rules)?;
+        let mut claimed = Claimed::default();
+        for candidate in self.candidates(request)? {
+            if candidate.facts.lost > 0 && !(request.holds_nothing && claimed.deliveries.is_empty()) {
+                claimed.wants_to_be_alone = claimed.deliveries.is_empty();
+                break;
+            }
+            let alone = candidate.facts.lost > 0;
+            if let Some(delivery) = self.claim_one(candidate, request, &policy)? {
+                claimed.deliveries.push(delivery);
+                if alone {
+                    break;
+                }
+            }
+        }
+        Ok(claimed)
+    }
+
+    fn candidates(&self, request: &ClaimRequest<'_>) -> Result<Vec<Candidate>> {
+        let mut statement = self.tx.prepare_cached(CANDIDATES)?;
+        let (index, count) = request.shard;
+        let rows = statement.query_map(
+            named_params! {
+                ":operation": request.rules.operation,
+                ":now": self.now,
+                ":count": count,
+                ":index": index,
+                ":limit": request.limit,
+            },
+            |row| read_candidate(row, &request.rules.operation),
+        )?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    fn claim_one(
+        &mut self,
+        candidate: Candidate,
+        request: &ClaimRequest<'_>,
+        policy: &Policy,
+    ) -> Result<Option<Delivery>> {
+        let operation = &request.rules.operation;
+        let intent = match candidate.intent {
+            Ok(intent) => intent,
+            Err(why) => {
+                let decision = unreadable(candidate.facts, &why);
+                let row = pending_row(candidate.id, operation, "", None, candidate.token);
+                self.apply(row, EventKind::Unreadable, &decision, request.rules.on_dead)?;
+                log::warn!("intent {} cannot be read and is parked: {why}", candidate.id);
+                return Ok(None);
+            }
+        };
+        let facts = Facts { claimed_at: self.now, ..candidate.facts };
+        if let Some(decision) = decide::decide_before_send(&facts, policy, self.now) {
+            let ordering_key = intent.ordering_key.as_deref();
+            let tenant_id = &intent.tenant_id;
+            let row = pending_row(candidate.id, operation, tenant_id, ordering_key, candidate.token);
+            self.apply(row, EventKind::Withheld, &decision, request.rules.on_dead)?;
+            return Ok(None);
+        }
+        let expires_at = self.now.saturating_add(request.lease_ms);
+        let token = self.token()?;
+        if !self.take(candidate.id, expires_at, token)? {
+            return Ok(None);
+        }
+        let facts = Facts { attempts: facts.attempts + 1, tries: facts.tries + 1, ..facts };
+        Ok(Some(Delivery {
+            id: candidate.id,
+            tenant_id: intent.tenant_id,
+            operation: operation.clone(),
+            entity_id: intent.entity_id,
+            intent_version: intent.intent_version,
+            idempotency_key: intent.idempotency_key,
+            args_hash: intent.args_hash,
+            endpoint: intent.endpoint,
+            method: intent.method,
+            content_type: intent.content_type,
+            payload: intent.payload,
+            headers: intent.headers,
+            ordering_key: intent.ordering_key,
+            created_at: intent.created_at,
+            downstream: policy.downstream,
+            facts,
+            token,
+            lease: Arc::new(Lease::new(expires_at, Arc::clone(&self.clock))),
+        }))
+    }
+
+    /// Counts the attempt together with the claim, so that a crash cannot make it free.
+    fn take(&self, id: i64, expires_at: i64, token: i64) -> Result<bool> {
+        let mut statement = self.tx.prepare_cached(
+            "UPDATE main.outbox_lease
+             SET state = 'in_flight', due_at = :expires_at, attempts = attempts + 1,
+                 tries = tries + 1, token = :token, owner = :owner, claimed_at = :now
+             WHERE id = :id AND state = 'pending'",
+        )?;
+        let changed = statement.execute(named_params! {
+            ":id": id,
+            ":expires_at": expires_at,
+            ":token": token,
+            ":owner": self.owner,
+            ":now": self.now,
+        })?;
+        Ok(changed == 1)
+    }
+
+    /// Extends a lease that is still held. Returns whether it was.
+    pub fn renew(&self, delivery: &Delivery, lease_ms: i64) -> Result<bool> {
+        let expires_at = self.now.saturating_add(lease_ms);
+        let mut statement = self.tx.prepare_cached(
+            "UPDATE main.outbox_lease SET due_at = ?3
+             WHERE id = ?1 AND token = ?2 AND state = 'in_flight'",
+        )?;
+        if statement.execute((delivery.id, delivery.token, expires_at))? == 1 {
+            delivery.lease.extend_to(expires_at);
+            return Ok(true);
+        }
+        delivery.lease.revoke();
+        Ok(false)
+    }
+
+    /// Gives a row back that no worker has started; the attempt is not counted.
+    pub fn release(&self, delivery: &Delivery) -> Result<bool> {
+        let mut statement = self.tx.prepare_cached(
+            "UPDATE main.outbox_lease
+             SET state = 'pending', due_at = ?3, attempts = max(attempts - 1, 0),
+                 tries = max(tries - 1, 0), token = NULL, owner = NULL
+             WHERE id = ?1 AND token = ?2 AND state = 'in_flight'",
+        )?;
+        let changed = statement.execute((delivery.id, delivery.token, self.now))?;
+        if changed == 1
+            && let Some(ordering_key) = delivery.ordering_key()
+        {
+            self.yield_to_earlier(delivery.id, delivery.tenant(), ordering_key)?;
+        }
+        Ok(changed == 1)
+    }
+
+    /// Takes back leases of one operation that ran out. Whoever held them may have sent.
+    pub fn recover(&mut self, rules: &Rules) -> Result<usize> {
+        let expired = self.expired(&rules.operation)?;
+        let policy = self.policy(rules)?;
+        for lost in &expired {
+            let decision = decide::decide_lost(&lost.facts, &policy, self.now);
+            let row = Row {
+                id: lost.id,
+                operation: &rules.operation,
+                tenant_id: &lost.tenant_id,
+                ordering_key: lost.ordering_key.as_deref(),
+                state: Status::InFlight,
+                token: lost.token,
+            };
+            if !self.apply(row, EventKind::LeaseLost, &decision, rules.on_dead)? {
+                self.settle_with_late_proof(row, &decision)?;
+            }
+        }
+        Ok(expired.len())
+    }
+
+    fn expired(&self, operation: &str) -> Result<Vec<ExpiredLease>> {
+        let mut statement = self.tx.prepare_cached(EXPIRED)?;
+        let rows = statement.query_map(
+            named_params! { ":operation": operation, ":now": self.now, ":limit": RECOVER_MAX },
+            |row| {
+                Ok(ExpiredLease {
+                    id: row.get("id")?,
+                    token: row.get("token")?,
+                    facts: read_facts(row)?,
+                    // A row that cannot be read is parked when it is claimed, not here.
+                    tenant_id: row.get("tenant_id").unwrap_or_default(),
+                    ordering_key: row.get("ordering_key").unwrap_or_default(),
+                })
+            },
+        )?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+}
+
+/// The statement that finds due rows. The state is a literal and the index is named, so that no
+/// statistics can turn this into a scan; the join is written in the order it must run.
+pub(super) const CANDIDATES: &str = "
+    SELECT l.id, l.attempts, l.tries, l.lost, l.in_doubt_since, l.first_sent_at, l.claimed_at, l.token,
+           o.id AS outbox_id, o.tenant_id, o.entity_id, o.intent_version, o.idempotency_key, o.args_hash,
+           o.endpoint, o.method, o.content_type, o.payload, o.headers, o.ordering_key, o.created_at,
+           o.expires_at
+    FROM main.outbox_lease l INDEXED BY outbox_lease_due
+    LEFT JOIN main.outbox o ON o.id = l.id
+    WHERE l.operation = :operation AND l.state = 'pending' AND l.due_at <= :now
+      AND l.id % :count = :index
+    ORDER BY l.due_at, l.id LIMIT :limit";
+
+pub(super) const EXPIRED: &str = "
+    SELECT l.id, l.attempts, l.tries, l.lost, l.in_doubt_since, l.first_sent_at, l.claimed_at, l.token,
+           o.tenant_id, o.ordering_key, o.expires_at
+    FROM main.outbox_lease l INDEXED BY outbox_lease_due
+    LEFT JOIN main.outbox o ON o.id = l.id
+    WHERE l.operation = :operation AND l.state = 'in_flight' AND l.due_at <= :now
+    ORDER BY l.due_at, l.id LIMIT :limit";
+
+struct ExpiredLease {
+    id: i64,
+    token: Option<i64>,
+    facts: Facts,
+    tenant_id: String,
+    ordering_key: Option<String>,
+}
+
+struct Candidate {
+    id: i64,
+    token: Option<i64>,
+    facts: Facts,
+    /// The intent, or why it cannot be read.
+    intent: Result<StoredIntent, String>,
+}
+
+struct StoredIntent {
+    tenant_id: String,
+    entity_id: String,
+    intent_version: i64,
+    idempotency_key: String,
+    args_hash: Option<String>,
+    endpoint: Option<String>,
+    method: String,
+    content_type: String,
+    payload: String,
+    headers: Vec<(String, String)>,
+    ordering_key: Option<String>,
+    created_at: i64,
+}
+
+fn read_candidate(row: &SqlRow<'_>, operation: &str) -> rusqlite::Result<Candidate> {
+    let intent = read_intent(row).map_err(|error| match error {
+        rusqlite::Error::InvalidColumnType(_, column, kind) => {
+            format!("{operation}: outbox.{column} holds {kind}")
+        }
+        other => format!("{operation}: {other}"),
+    });
+    Ok(Candidate { id: row.get("id")?, token: row.get("token")?, facts: read_facts(row)?, intent })
+}
+
+fn read_facts(row: &SqlRow<'_>) -> rusqlite::Result<Facts> {
+    Ok(Facts {
+        attempts: row.get("attempts")?,
+        tries: row.get("tries")?,
+        lost: row.get("lost")?,
+        in_doubt_since: row.get("in_doubt_since")?,
+        first_sent_at: row.get("first_sent_at")?,
+        expires_at: row.get("expires_at").unwrap_or_default(),
+        claimed_at: row.get::<_, Option<i64>>("claimed_at")?.unwrap_or_default(),
+    })
+}
+
+fn read_intent(row: &SqlRow<'_>) -> rusqlite::Result<StoredIntent> {
+    let headers: String = row.get("headers")?;
+    let intent = StoredIntent {
+        tenant_id: row.get("tenant_id")?,
+        entity_id: row.get("entity_id")?,
+        intent_version: row.get("intent_version")?,
+        idempotency_key: row.get("idempotency_key")?,
+        args_hash: row.get("args_hash")?,
+        endpoint: row.get("endpoint")?,
+        method: row.get("method")?,
+        content_type: row.get("content_type")?,
+        payload: row.get("payload")?,
+        headers: if headers == "{}" { Vec::new() } else { read_headers(&headers)? },
+        ordering_key: row.get("ordering_key")?,
+        created_at: row.get("created_at")?,
+    };
+    Ok(intent)
+}
+
+fn read_headers(text: &str) -> rusqlite::Result<Vec<(String, String)>> {
+    use rusqlite::types::Type;
+    let unreadable = |what: &str| {
+        rusqlite::Error::InvalidColumnType(0, format!("headers ({what})"), Type::Text)
+    };
+    let object: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_str(text).map_err(|_| unreadable("no JSON object"))?;
+    let pair = |(name, value): (String, serde_json::Value)| match value {
+        serde_json::Value::String(value) => Ok((name, value)),
+        _ => Err(unreadable("a value is no string")),
+    };
+    object.into_iter().map(pair).collect()
+}
+
+fn pending_row<'a>(
+    id: i64,
+    operation: &'a str,
+    tenant_id: &'a str,
+    ordering_key: Option<&'a str>,
+    token: Option<i64>,
+) -> Row<'a> {
+    Row { id, operation, tenant_id, ordering_key, state: Status::Pending, token }
+}
+
+fn unreadable(facts: Facts, why: &str) -> Decision {
+    Decision {
+        status: Status::NeedsReview,
+        due_at: None,
+        facts,
+        class: Some("unreadable".into()),
+        message: Some(why.to_owned()),
+    }
+}
+
+/// A third of the lease: two renewals may fail before it is lost.
+pub(crate) fn renewal_interval_ms(lease: std::time::Duration) -> i64 {
+    (millis(lease) / 3).max(1)
+}

@@ -1,0 +1,213 @@
+//! Connections: how they are opened, how they wait for the lock, how they come back.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use r2d2_sqlite::SqliteConnectionManager;
+use rusqlite::{Connection, OpenFlags};
+
+use crate::error::{Error, ErrorKind, Result};
+
+pub(crate) type Pool = r2d2::Pool<Manager>;
+pub(crate) type PooledConnection = r2d2::PooledConnection<Manager>;
+
+/// How long a connection of ours waits for another writer.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Connections kept for callers and relays of one process.
+const POOL_SIZE: u32 = 8;
+
+/// Opens the first connection, so that a wrong path is reported at once and not after the pool's
+/// time-out. Returns the file's name as SQLite resolves it.
+pub(crate) fn open_first(path: &Path, create: bool) -> Result<(Connection, String)> {
+    let shown = path.display();
+    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    if create {
+        flags |= OpenFlags::SQLITE_OPEN_CREATE;
+    }
+    let doing = |error: rusqlite::Error| explain_open(path, create, error);
+    let conn = Connection::open_with_flags(path, flags).map_err(doing)?;
+    let Some(resolved) = conn.path().filter(|p| !p.is_empty()).map(str::to_owned) else {
+        return Err(Error::invalid("path", "an outbox lives in a file, not in memory"));
+    };
+    if conn.is_readonly("main").map_err(doing)? {
+        let text = format!("{shown}: the file is read-only, but an outbox is written to");
+        return Err(Error::new(ErrorKind::Database, text));
+    }
+    conn.busy_handler(Some(wait_for_lock)).map_err(doing)?;
+    let pages: i64 =
+        conn.query_row("PRAGMA main.page_count", [], |row| row.get(0)).map_err(doing)?;
+    if pages == 0 {
+        // Only possible before the first table: deleted rows give their pages back step by step.
+        conn.execute_batch("PRAGMA main.auto_vacuum = INCREMENTAL").map_err(doing)?;
+    }
+    switch_to_wal(&conn).map_err(|e| e.context(shown))?;
+    configure(&conn).map_err(doing)?;
+    Ok((conn, resolved))
+}
+
+pub(crate) fn pool(path: &Path) -> Result<Pool> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let manager = SqliteConnectionManager::file(path)
+        .with_flags(flags)
+        .with_init(|conn| configure(conn));
+    r2d2::Pool::builder()
+        .max_size(POOL_SIZE)
+        .min_idle(Some(1))
+        // SQLite connections do not go stale, and closing them would checkpoint.
+        .test_on_check_out(false)
+        .max_lifetime(None)
+        .idle_timeout(None)
+        .connection_timeout(BUSY_TIMEOUT * 2)
+        .build(Manager(manager))
+        .map_err(|error| pool_error(&error))
+}
+
+pub(crate) fn check_out(pool: &Pool) -> Result<PooledConnection> {
+    pool.get().map_err(|error| pool_error(&error))
+}
+
+fn pool_error(error: &r2d2::Error) -> Error {
+    Error::new(ErrorKind::Database, format!("no connection to the outbox's file: {error}"))
+}
+
+/// Whether a connection is on this file, given both names as SQLite resolves them.
+pub(crate) fn is_same_file(ours: &str, theirs: &str) -> bool {
+    ours == theirs || same_inode(Path::new(ours), Path::new(theirs))
+}
+
+#[cfg(unix)]
+fn same_inode(a: &Path, b: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    // Asking for metadata opens nothing, so no POSIX lock of SQLite's is dropped.
+    match (a.metadata(), b.metadata()) {
+        (Ok(a), Ok(b)) => a.dev() == b.dev() && a.ino() == b.ino(),
+        _ => false,
+    }
+}
+
+#[cfg(not(unix))]
+fn same_inode(a: &Path, b: &Path) -> bool {
+    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}
+
+/// A connection manager whose connections never come back holding a transaction: with a panic
+/// in between, the next user would inherit the write lock.
+#[derive(Debug)]
+pub(crate) struct Manager(SqliteConnectionManager);
+
+impl r2d2::ManageConnection for Manager {
+    type Connection = Connection;
+    type Error = rusqlite::Error;
+
+    fn connect(&self) -> Result<Connection, rusqlite::Error> {
+        self.0.connect()
+    }
+
+    fn is_valid(&self, _: &mut Connection) -> Result<(), rusqlite::Error> {
+        Ok(())
+    }
+
+    fn has_broken(&self, conn: &mut Connection) -> bool {
+        !conn.is_autocommit() && conn.execute_batch("ROLLBACK").is_err()
+    }
+}
+
+/// Sets what a connection of ours needs. Never used on a caller's connection.
+fn configure(conn: &Connection) -> Result<(), rusqlite::Error> {
+    conn.busy_handler(Some(wait_for_lock))?;
+    conn.set_prepared_statement_cache_capacity(64);
+    conn.execute_batch(
+        "PRAGMA synchronous = FULL;
+         PRAGMA fullfsync = ON;
+         PRAGMA checkpoint_fullfsync = ON;
+         PRAGMA wal_autocheckpoint = 2000;
+         PRAGMA journal_size_limit = 67108864;
+         PRAGMA trusted_schema = OFF;
+         PRAGMA cell_size_check = ON;
+         PRAGMA mmap_size = 0;
+         PRAGMA temp_store = MEMORY;",
+    )
+}
+
+/// Several processes that open a new file at once race for the switch, and SQLite does not call
+/// the busy handler for it.
+fn switch_to_wal(conn: &Connection) -> Result<()> {
+    let deadline = Instant::now() + BUSY_TIMEOUT;
+    loop {
+        let mode = conn
+            .query_row("PRAGMA main.journal_mode", [], |row| row.get::<_, String>(0))
+            .and_then(|mode| {
+                if mode == "wal" {
+                    return Ok(mode);
+                }
+                conn.query_row("PRAGMA main.journal_mode = WAL", [], |row| row.get(0))
+            });
+        match mode {
+            Ok(mode) if mode == "wal" => return Ok(()),
+            Ok(mode) => {
+                let text = format!("the file stays in journal mode {mode}, but an outbox needs WAL");
+                return Err(Error::new(ErrorKind::Database, text));
+            }
+            Err(error) => {
+                let error = Error::from(error);
+                if error.kind() != ErrorKind::Busy || Instant::now() >= deadline {
+                    return Err(error);
+                }
+                std::thread::sleep(pause());
+            }
+        }
+    }
+}
+
+thread_local! {
+    static WAITING_SINCE: Cell<Option<Instant>> = const { Cell::new(None) };
+    static WAIT_AT_MOST: Cell<Duration> = const { Cell::new(BUSY_TIMEOUT) };
+}
+
+/// The busy handler: short sleeps with jitter up to a deadline. SQLite's own sleeps grow, so
+/// that under load one of two processes hardly ever gets the lock.
+fn wait_for_lock(calls: i32) -> bool {
+    if calls == 0 {
+        WAITING_SINCE.set(Some(Instant::now()));
+    }
+    let waited = WAITING_SINCE.get().map_or(Duration::ZERO, |since| since.elapsed());
+    if waited >= WAIT_AT_MOST.get() {
+        return false;
+    }
+    std::thread::sleep(pause());
+    true
+}
+
+/// Runs `f` with another limit on how long this thread waits for a lock.
+pub(crate) fn give_up_waiting<T>(after: Duration, f: impl FnOnce() -> T) -> T {
+    let before = WAIT_AT_MOST.replace(after);
+    let result = f();
+    WAIT_AT_MOST.set(before);
+    result
+}
+
+fn pause() -> Duration {
+    Duration::from_micros(fastrand::u64(300..1000))
+}
+
+fn explain_open(path: &Path, create: bool, error: rusqlite::Error) -> Error {
+    use rusqlite::ErrorCode;
+    let shown = path.display();
+    let text = match error.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase) => format!("{shown}: not an SQLite database"),
+        Some(ErrorCode::CannotOpen) => match path.parent().filter(|p| !p.as_os_str().is_empty()) {
+            Some(folder) if !folder.is_dir() => {
+                format!("{shown}: the folder {} does not exist", folder.display())
+            }
+            _ if path.is_dir() => format!("{shown}: is a folder, not a file"),
+            _ if !create && !path.exists() => format!("{shown}: no such file"),
+            _ => format!("{shown}: cannot be opened"),
+        },
+        Some(ErrorCode::ReadOnly) => format!("{shown}: the file or its folder is read-only"),
+        Some(ErrorCode::PermissionDenied) => format!("{shown}: permission denied"),
+        _ => return Error::from(error).context(shown),
+    };
+    Error::new(ErrorKind::Database, text).with_source(error)
+}

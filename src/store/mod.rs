@@ -1,0 +1,119 @@
+//! All SQL. Each statement stands beside the function that binds it.
+
+mod claim;
+mod connection;
+mod contract;
+mod enqueue;
+mod operator;
+mod read;
+mod record;
+mod schema;
+mod step;
+
+use std::path::Path;
+
+pub(crate) use claim::ClaimRequest;
+pub(crate) use connection::{PooledConnection, give_up_waiting, is_same_file};
+pub(crate) use contract::Contract;
+pub use enqueue::Enqueued;
+pub(crate) use enqueue::{check_durability, check_transaction};
+pub use operator::ReplayReport;
+pub(crate) use record::Record;
+pub(crate) use step::{Rules, Step, Stepped, Writer};
+
+use crate::core::entry::{AuditEvent, Entry, Filter, OperationStats};
+use crate::core::intent::Prepared;
+use crate::error::Result;
+
+/// The outbox tables of one file, and connections to it.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pool: connection::Pool,
+    /// The file's name as SQLite resolves it.
+    path: String,
+    database_id: String,
+    payload_max: usize,
+}
+
+impl Store {
+    /// Opens the file, creates or migrates the tables, and checks that they are complete.
+    pub fn open(path: &Path, create: bool) -> Result<Self> {
+        let (first, resolved) = connection::open_first(path, create)?;
+        let meta = schema::ensure(&first, path)?;
+        // The pool is built while the first connection is open, because the last one to close
+        // would checkpoint and delete the WAL.
+        let pool = connection::pool(Path::new(&resolved))?;
+        drop(first);
+        Ok(Self {
+            pool,
+            path: resolved,
+            database_id: meta.database_id,
+            payload_max: meta.payload_max,
+        })
+    }
+
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    pub fn database_id(&self) -> &str {
+        &self.database_id
+    }
+
+    pub fn payload_max(&self) -> usize {
+        self.payload_max
+    }
+
+    pub fn connection(&self) -> Result<PooledConnection> {
+        connection::check_out(&self.pool)
+    }
+
+    /// A writer of its own for a relay that signs its leases as `owner`.
+    pub fn writer(&self, owner: String) -> Result<Writer> {
+        Ok(Writer::new(self.connection()?, owner))
+    }
+
+    pub fn enqueue(conn: &rusqlite::Connection, intent: &Prepared<'_>) -> Result<Enqueued> {
+        enqueue::enqueue(conn, intent)
+    }
+
+    pub fn entry(&self, id: i64) -> Result<Option<Entry>> {
+        read::entry(&*self.connection()?, id)
+    }
+
+    pub fn entry_by_key(&self, tenant: &str, key: &str) -> Result<Option<Entry>> {
+        read::entry_by_key(&*self.connection()?, tenant, key)
+    }
+
+    pub fn list(&self, filter: &Filter) -> Result<Vec<Entry>> {
+        read::list(&*self.connection()?, filter)
+    }
+
+    pub fn audit(&self, id: i64) -> Result<Vec<AuditEvent>> {
+        read::audit(&*self.connection()?, id)
+    }
+
+    pub fn stats(&self, now: i64) -> Result<Vec<OperationStats>> {
+        read::stats(&*self.connection()?, now)
+    }
+
+    pub fn contracts(&self) -> Result<Vec<(String, Contract)>> {
+        contract::all(&*self.connection()?)
+    }
+
+    pub fn register(&self, operation: &str, own: &Contract, weaken: bool, now: i64) -> Result<Contract> {
+        contract::register(&mut *self.connection()?, operation, own, weaken, now)
+    }
+
+    pub fn replay(&self, filter: &Filter, actor: &str, reason: Option<&str>, now: i64, dry_run: bool) -> Result<ReplayReport> {
+        operator::replay(&mut *self.connection()?, filter, actor, reason, now, dry_run)
+    }
+
+    pub fn replay_one(&self, id: i64, actor: &str, reason: Option<&str>, now: i64) -> Result<()> {
+        operator::replay_one(&mut *self.connection()?, id, actor, reason, now)
+    }
+
+    pub fn cancel(conn: &rusqlite::Connection, id: i64, actor: &str, reason: Option<&str>, now: i64) -> Result<()> {
+        operator::cancel(conn, id, actor, reason, now)
+    }
+}

@@ -1,0 +1,135 @@
+//! Writing down what became of an attempt.
+
+use rusqlite::{OptionalExtension, named_params};
+
+use super::step::{Row, Rules, Step};
+use crate::core::decide::{self, Decision, Facts};
+use crate::core::outcome::{Outcome, Receipt};
+use crate::core::status::Status;
+use crate::error::Result;
+use crate::event::EventKind;
+use crate::handler::Delivery;
+
+/// An outcome that waits to be written.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub delivery: Delivery,
+    pub outcome: Outcome,
+    /// Where the next delay falls in its jitter, in `0.0..1.0`.
+    pub roll: f64,
+}
+
+impl Step<'_> {
+    /// Records an outcome under the claim it was made for. An outcome whose lease is gone cannot
+    /// overwrite anything; a success that comes late still counts.
+    pub fn record(&mut self, record: &Record, rules: &Rules) -> Result<()> {
+        let Record { delivery, outcome, roll } = record;
+        let policy = self.policy(rules)?;
+        let decision = decide::decide(&delivery.facts, outcome, &policy, self.now, *roll);
+        let row = Row {
+            id: delivery.id,
+            operation: &delivery.operation,
+            tenant_id: &delivery.tenant_id,
+            ordering_key: delivery.ordering_key.as_deref(),
+            state: Status::InFlight,
+            token: Some(delivery.token),
+        };
+        let written = match outcome {
+            Outcome::Succeeded(receipt) => {
+                self.settle(row, EventKind::Attempt, &decision, Some(receipt))?
+            }
+            _ => {
+                self.apply(row, EventKind::Attempt, &decision, rules.on_dead)?
+                    || self.settle_with_late_proof(row, &decision)?
+            }
+        };
+        if !written {
+            self.record_late(row, outcome, &decision)?;
+        }
+        Ok(())
+    }
+
+    /// An earlier attempt proved success while this one was in flight: that is the outcome,
+    /// whatever became of this one.
+    pub(super) fn settle_with_late_proof(&mut self, row: Row<'_>, own: &Decision) -> Result<bool> {
+        let mut statement = self.tx.prepare_cached(
+            "SELECT late_id, late_receipt FROM main.outbox_lease
+             WHERE id = ?1 AND token IS ?2 AND state = 'in_flight' AND late_receipt IS NOT NULL",
+        )?;
+        let proof = statement
+            .query_row((row.id, row.token), |r| Ok((r.get::<_, Option<String>>(0)?, r.get::<_, String>(1)?)))
+            .optional()?;
+        drop(statement);
+        let Some((late_id, late_receipt)) = proof else { return Ok(false) };
+        let receipt = Receipt::from_json(late_id, &late_receipt);
+        let decision = Decision {
+            status: Status::Succeeded,
+            message: Some("an earlier attempt had succeeded".into()),
+            ..own.clone()
+        };
+        self.settle(row, EventKind::Late, &decision, Some(&receipt))
+    }
+
+    /// The lease was lost before this outcome came.
+    fn record_late(&mut self, row: Row<'_>, outcome: &Outcome, decision: &Decision) -> Result<()> {
+        let Some((now_is, facts)) = self.standing(row.id)? else {
+            log::warn!("intent {}: its outcome came, but the row is gone", row.id);
+            return Ok(());
+        };
+        let Outcome::Succeeded(receipt) = outcome else {
+            log::warn!("intent {}: a failure came after its lease was lost; ignored", row.id);
+            let row = Row { state: now_is, ..row };
+            return self.event(row, EventKind::Late, now_is, decision, None);
+        };
+        log::warn!("intent {}: its success came after its lease was lost", row.id);
+        match now_is {
+            Status::Succeeded | Status::Cancelled => {
+                let row = Row { state: now_is, ..row };
+                self.event(row, EventKind::Late, now_is, decision, Some(receipt))
+            }
+            Status::InFlight => {
+                self.keep_late_proof(row.id, receipt)?;
+                self.event(row, EventKind::Late, now_is, decision, Some(receipt))
+            }
+            _ => {
+                let decision = Decision { facts, ..decision.clone() };
+                let row = Row { state: now_is, token: None, ..row };
+                self.settle(row, EventKind::Late, &decision, Some(receipt))?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Where a row stands now, or `None` where it is gone.
+    fn standing(&self, id: i64) -> Result<Option<(Status, Facts)>> {
+        let mut statement = self.tx.prepare_cached(
+            "SELECT coalesce(r.status, l.state), coalesce(l.attempts, r.attempts), l.claimed_at
+             FROM main.outbox o
+             LEFT JOIN main.outbox_lease l ON l.id = o.id
+             LEFT JOIN main.outbox_receipt r ON r.id = o.id
+             WHERE o.id = ?1 AND coalesce(r.status, l.state) IS NOT NULL",
+        )?;
+        let found = statement
+            .query_row([id], |row| {
+                let attempts = row.get(1)?;
+                let claimed_at = row.get::<_, Option<i64>>(2)?.unwrap_or_default();
+                let facts = Facts { attempts, claimed_at, ..Facts::default() };
+                Ok((row.get::<_, String>(0)?, facts))
+            })
+            .optional()?;
+        Ok(found.and_then(|(word, facts)| Status::parse(&word).map(|status| (status, facts))))
+    }
+
+    fn keep_late_proof(&self, id: i64, receipt: &Receipt) -> Result<()> {
+        let mut statement = self.tx.prepare_cached(
+            "UPDATE main.outbox_lease SET late_id = :late_id, late_receipt = :late_receipt
+             WHERE id = :id AND late_receipt IS NULL",
+        )?;
+        statement.execute(named_params! {
+            ":id": id,
+            ":late_id": receipt.downstream_id,
+            ":late_receipt": receipt.to_json(),
+        })?;
+        Ok(())
+    }
+}
