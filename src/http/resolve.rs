@@ -136,8 +136,11 @@ fn system_lookup(host: &str) -> Vec<IpAddr> {
 #[derive(Debug, Clone)]
 struct Names(Arc<Shared>);
 
+/// Finds the addresses of a name: the system, or a test.
+type Lookup = Box<dyn Fn(&str) -> Vec<IpAddr> + Send + Sync>;
+
 struct Shared {
-    lookup: Box<dyn Fn(&str) -> Vec<IpAddr> + Send + Sync>,
+    lookup: Lookup,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -158,7 +161,7 @@ enum Entry {
 }
 
 impl Shared {
-    fn new(lookup: Box<dyn Fn(&str) -> Vec<IpAddr> + Send + Sync>) -> Self {
+    fn new(lookup: Lookup) -> Self {
         Self { lookup, state: Mutex::default(), changed: Condvar::new() }
     }
 

@@ -88,7 +88,7 @@ fn in_child(test: &str, variables: &[(&str, &str)]) {
         .envs(variables.iter().copied())
         .output()
         .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("1 passed"), "the test has another name: {text}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(printed.contains("1 passed"), "the test has another name: {printed}");
 }

@@ -34,7 +34,8 @@
 #![allow(dead_code)]
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -275,8 +276,8 @@ fn read_rest(reader: &mut impl BufRead, method: String, path: String) -> Io<Requ
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
     request.body = String::from_utf8_lossy(&body).into_owned();
-    request.key =
-        request.header("idempotency-key").unwrap_or_default().trim_matches('"').to_owned();
+    let key = request.header("idempotency-key").unwrap_or_default();
+    request.key = String::from(key.trim_matches('"'));
     Ok(request)
 }
 
@@ -294,21 +295,19 @@ fn answer(mut stream: &TcpStream, shared: &Shared, request: &Request) -> Io<bool
     let scripted = r#"{"error":"scripted"}"#;
     let ok = |body: &str| reply(stream, 200, &[], body);
     match words[0] {
-        "ok" => ok(&shared.effect(key, true)),
-        "naive" => ok(&shared.effect(key, false)),
         "status" => reply(stream, number(1), &[], scripted),
         "fail" if nth <= number(1) => reply(stream, number(2), &[], scripted),
         "after" if nth <= number(1) => {
             let value = decode(words.get(3).unwrap_or(&""));
             reply(stream, number(2), &[("Retry-After", &value)], scripted)
         }
-        "fail" | "after" => ok(&shared.effect(key, true)),
         "lost" | "lostdedupe" => {
             let body = shared.effect(key, words[0] == "lostdedupe");
             if nth <= number(1) { Ok(false) } else { ok(&body) }
         }
         "cut" if nth <= number(1) => Ok(false),
-        "cut" => ok(&shared.effect(key, false)),
+        "ok" | "fail" | "after" => ok(&shared.effect(key, true)),
+        "naive" | "cut" => ok(&shared.effect(key, false)),
         "hang" => {
             let body = shared.effect(key, true);
             if nth == 1 {
@@ -340,12 +339,26 @@ fn answer(mut stream: &TcpStream, shared: &Shared, request: &Request) -> Io<bool
             socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO))?;
             Ok(false)
         }
+        _ if !SPOILED.contains(&words[0]) => reply(stream, 404, &[], "{}"),
         _ => {
             shared.effect(key, true);
             spoil(&mut stream, shared, &words, number(1), millis(1))
         }
     }
 }
+
+const SPOILED: [&str; 10] = [
+    "big",
+    "bigheader",
+    "partial_status",
+    "partial_headers",
+    "garbage",
+    "truncated",
+    "unmarked",
+    "drip",
+    "drip_head",
+    "endless",
+];
 
 /// Answers that no client can make full sense of; the effect is there.
 fn spoil(
@@ -375,14 +388,13 @@ fn spoil(
             stream.write_all(b"HTTP/1.1 200 OK\r\nX-Drip: ")?;
             drip(stream, shared, pause)?;
         }
-        "endless" => {
+        _ => {
             stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
             let chunk = format!("1000\r\n{}\r\n", "0".repeat(4096));
             while !shared.lock().stopped {
                 stream.write_all(chunk.as_bytes())?;
             }
         }
-        _ => return reply(stream, 404, &[], "{}"),
     }
     Ok(false)
 }
@@ -411,13 +423,13 @@ fn look_up(stream: &TcpStream, shared: &Shared, key: &str) -> Io<bool> {
 fn reply(mut stream: &TcpStream, status: usize, headers: &[(&str, &str)], body: &str) -> Io<bool> {
     let mut text = format!("HTTP/1.1 {status} Scripted\r\nContent-Type: application/json\r\n");
     for (name, value) in headers {
-        text.push_str(&format!("{name}: {value}\r\n"));
+        let _ = write!(text, "{name}: {value}\r\n");
     }
     // These never have a body, and a client takes one for the next answer.
-    if !matches!(status, 100..=199 | 204 | 304) {
-        text.push_str(&format!("Content-Length: {}\r\n\r\n{body}", body.len()));
-    } else {
+    if matches!(status, 100..=199 | 204 | 304) {
         text.push_str("\r\n");
+    } else {
+        let _ = write!(text, "Content-Length: {}\r\n\r\n{body}", body.len());
     }
     stream.write_all(text.as_bytes())?;
     Ok(true)
@@ -428,16 +440,9 @@ fn decode(text: &str) -> String {
     let mut rest = text.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {
         let hex = tail.get(..2).and_then(|h| std::str::from_utf8(h).ok());
-        match hex.and_then(|h| u8::from_str_radix(h, 16).ok()).filter(|_| first == b'%') {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &tail[2..];
-            }
-            None => {
-                bytes.push(first);
-                rest = tail;
-            }
-        }
+        let byte = hex.and_then(|h| u8::from_str_radix(h, 16).ok()).filter(|_| first == b'%');
+        bytes.push(byte.unwrap_or(first));
+        rest = if byte.is_some() { &tail[2..] } else { tail };
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }

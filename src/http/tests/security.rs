@@ -1,5 +1,6 @@
 //! Where requests and credentials may go, and what may be said about them.
 
+use std::fmt::Write;
 use std::sync::Mutex;
 
 use super::*;
@@ -124,7 +125,7 @@ impl log::Log for Capture {
 
     fn log(&self, record: &log::Record) {
         if record.target().starts_with("sqlite_outbox") {
-            self.0.lock().unwrap().push_str(&format!("{}\n", record.args()));
+            writeln!(self.0.lock().unwrap(), "{}", record.args()).unwrap();
         }
     }
 
