@@ -197,7 +197,8 @@ impl Intent {
             )),
         };
         let available_at = later(now, "delay", self.delay)?;
-        let expires_at = self.expires_in.map(|after| later(now, "expires_in", after)).transpose()?;
+        let expires_at =
+            self.expires_in.map(|after| later(now, "expires_in", after)).transpose()?;
         if expires_at.is_some_and(|at| at <= available_at) {
             return Err(Error::invalid("expires_in", "must be longer than the delay"));
         }
