@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Where an intent stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
     /// Waiting for its time, its turn or a free worker.
     Pending,

@@ -6,7 +6,6 @@ use rusqlite::{Row as SqlRow, named_params};
 
 use super::step::{Row, Rules, Step};
 use crate::core::decide::{self, Decision, Facts, Policy};
-use crate::core::millis;
 use crate::core::status::Status;
 use crate::error::Result;
 use crate::event::EventKind;
@@ -36,7 +35,7 @@ pub(crate) struct Claimed {
 }
 
 /// How many expired leases one step takes back of one operation.
-const RECOVER_MAX: usize = 100;
+const RECOVER_MAX: i64 = 100;
 
 impl Step<'_> {
     /// Claims due rows of one operation, oldest first. Rows that may not be sent any more, and
@@ -45,7 +44,8 @@ impl Step<'_> {
         let policy = self.policy(request.rules)?;
         let mut claimed = Claimed::default();
         for candidate in self.candidates(request)? {
-            if candidate.facts.lost > 0 && !(request.holds_nothing && claimed.deliveries.is_empty()) {
+            if candidate.facts.lost > 0 && !(request.holds_nothing && claimed.deliveries.is_empty())
+            {
                 claimed.wants_to_be_alone = claimed.deliveries.is_empty();
                 break;
             }
@@ -69,7 +69,7 @@ impl Step<'_> {
                 ":now": self.now,
                 ":count": count,
                 ":index": index,
-                ":limit": request.limit,
+                ":limit": i64::try_from(request.limit).unwrap_or(i64::MAX),
             },
             |row| read_candidate(row, &request.rules.operation),
         )?;
@@ -97,7 +97,8 @@ impl Step<'_> {
         if let Some(decision) = decide::decide_before_send(&facts, policy, self.now) {
             let ordering_key = intent.ordering_key.as_deref();
             let tenant_id = &intent.tenant_id;
-            let row = pending_row(candidate.id, operation, tenant_id, ordering_key, candidate.token);
+            let row =
+                pending_row(candidate.id, operation, tenant_id, ordering_key, candidate.token);
             self.apply(row, EventKind::Withheld, &decision, request.rules.on_dead)?;
             return Ok(None);
         }
@@ -154,12 +155,7 @@ impl Step<'_> {
             "UPDATE main.outbox_lease SET due_at = ?3
              WHERE id = ?1 AND token = ?2 AND state = 'in_flight'",
         )?;
-        if statement.execute((delivery.id, delivery.token, expires_at))? == 1 {
-            delivery.lease.extend_to(expires_at);
-            return Ok(true);
-        }
-        delivery.lease.revoke();
-        Ok(false)
+        Ok(statement.execute((delivery.id, delivery.token, expires_at))? == 1)
     }
 
     /// Gives a row back that no worker has started; the attempt is not counted.
@@ -314,9 +310,8 @@ fn read_intent(row: &SqlRow<'_>) -> rusqlite::Result<StoredIntent> {
 
 fn read_headers(text: &str) -> rusqlite::Result<Vec<(String, String)>> {
     use rusqlite::types::Type;
-    let unreadable = |what: &str| {
-        rusqlite::Error::InvalidColumnType(0, format!("headers ({what})"), Type::Text)
-    };
+    let unreadable =
+        |what: &str| rusqlite::Error::InvalidColumnType(0, format!("headers ({what})"), Type::Text);
     let object: serde_json::Map<String, serde_json::Value> =
         serde_json::from_str(text).map_err(|_| unreadable("no JSON object"))?;
     let pair = |(name, value): (String, serde_json::Value)| match value {
@@ -344,9 +339,4 @@ fn unreadable(facts: Facts, why: &str) -> Decision {
         class: Some("unreadable".into()),
         message: Some(why.to_owned()),
     }
-}
-
-/// A third of the lease: two renewals may fail before it is lost.
-pub(crate) fn renewal_interval_ms(lease: std::time::Duration) -> i64 {
-    (millis(lease) / 3).max(1)
 }

@@ -49,9 +49,8 @@ pub(crate) fn open_first(path: &Path, create: bool) -> Result<(Connection, Strin
 
 pub(crate) fn pool(path: &Path) -> Result<Pool> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let manager = SqliteConnectionManager::file(path)
-        .with_flags(flags)
-        .with_init(|conn| configure(conn));
+    let manager =
+        SqliteConnectionManager::file(path).with_flags(flags).with_init(|conn| configure(conn));
     r2d2::Pool::builder()
         .max_size(POOL_SIZE)
         .min_idle(Some(1))
@@ -147,7 +146,8 @@ fn switch_to_wal(conn: &Connection) -> Result<()> {
         match mode {
             Ok(mode) if mode == "wal" => return Ok(()),
             Ok(mode) => {
-                let text = format!("the file stays in journal mode {mode}, but an outbox needs WAL");
+                let text =
+                    format!("the file stays in journal mode {mode}, but an outbox needs WAL");
                 return Err(Error::new(ErrorKind::Database, text));
             }
             Err(error) => {

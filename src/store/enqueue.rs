@@ -165,8 +165,11 @@ fn existing(conn: &Connection, id: i64, intent: &Prepared<'_>) -> Result<Enqueue
         ("method", stored.method != intent.method()),
         ("endpoint", entry.endpoint.as_deref() != intent.endpoint()),
     ];
-    let mut differs: Vec<String> =
-        differs.iter().filter(|(_, differs)| *differs).map(|(name, _)| (*name).to_owned()).collect();
+    let mut differs: Vec<String> = differs
+        .iter()
+        .filter(|(_, differs)| *differs)
+        .map(|(name, _)| (*name).to_owned())
+        .collect();
     if stored.args_hash.as_deref() != Some(&intent.args_hash) && !key_proves_args(&entry, intent) {
         let theirs = stored.args_hash.as_deref().unwrap_or("unknown");
         differs.push(format!("arguments (hash {theirs} there, {} here)", intent.args_hash));

@@ -13,13 +13,13 @@ mod step;
 use std::path::Path;
 
 pub(crate) use claim::ClaimRequest;
-pub(crate) use connection::{PooledConnection, give_up_waiting, is_same_file};
+pub(crate) use connection::PooledConnection;
 pub(crate) use contract::Contract;
 pub use enqueue::Enqueued;
 pub(crate) use enqueue::{check_durability, check_transaction};
 pub use operator::ReplayReport;
 pub(crate) use record::Record;
-pub(crate) use step::{Rules, Step, Stepped, Writer};
+pub(crate) use step::{Rules, Step, Writer};
 
 use crate::core::entry::{AuditEvent, Entry, Filter, OperationStats};
 use crate::core::intent::Prepared;
@@ -101,11 +101,24 @@ impl Store {
         contract::all(&*self.connection()?)
     }
 
-    pub fn register(&self, operation: &str, own: &Contract, weaken: bool, now: i64) -> Result<Contract> {
+    pub fn register(
+        &self,
+        operation: &str,
+        own: &Contract,
+        weaken: bool,
+        now: i64,
+    ) -> Result<Contract> {
         contract::register(&mut *self.connection()?, operation, own, weaken, now)
     }
 
-    pub fn replay(&self, filter: &Filter, actor: &str, reason: Option<&str>, now: i64, dry_run: bool) -> Result<ReplayReport> {
+    pub fn replay(
+        &self,
+        filter: &Filter,
+        actor: &str,
+        reason: Option<&str>,
+        now: i64,
+        dry_run: bool,
+    ) -> Result<ReplayReport> {
         operator::replay(&mut *self.connection()?, filter, actor, reason, now, dry_run)
     }
 
@@ -113,7 +126,13 @@ impl Store {
         operator::replay_one(&mut *self.connection()?, id, actor, reason, now)
     }
 
-    pub fn cancel(conn: &rusqlite::Connection, id: i64, actor: &str, reason: Option<&str>, now: i64) -> Result<()> {
+    pub fn cancel(
+        conn: &rusqlite::Connection,
+        id: i64,
+        actor: &str,
+        reason: Option<&str>,
+        now: i64,
+    ) -> Result<()> {
         operator::cancel(conn, id, actor, reason, now)
     }
 }

@@ -78,7 +78,13 @@ pub(crate) fn replay_one(
     Ok(())
 }
 
-fn replay_in(conn: &Connection, id: i64, actor: &str, reason: Option<&str>, now: i64) -> Result<()> {
+fn replay_in(
+    conn: &Connection,
+    id: i64,
+    actor: &str,
+    reason: Option<&str>,
+    now: i64,
+) -> Result<()> {
     let row = check_replay(conn, id, now)?;
     let due_at = match &row.ordering_key {
         Some(key) if take_place(conn, &row, key)? => None,
@@ -177,7 +183,10 @@ pub(crate) fn cancel(
         _ => Some("it is settled"),
     };
     if let Some(why) = why {
-        return Err(Error::new(ErrorKind::Refused, format!("intent {id} is {}: {why}", row.status)));
+        return Err(Error::new(
+            ErrorKind::Refused,
+            format!("intent {id} is {}: {why}", row.status),
+        ));
     }
     // A queued row has no lease row.
     conn.prepare_cached("DELETE FROM main.outbox_lease WHERE id = ?1")?.execute([id])?;

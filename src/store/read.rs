@@ -173,7 +173,7 @@ pub(crate) fn stats(conn: &Connection, now: i64) -> Result<Vec<OperationStats>> 
             Some(status) => {
                 let status = status.unwrap_or(Status::NeedsReview);
                 let index = Status::ALL.iter().position(|s| *s == status).unwrap_or(0);
-                line.counts[index] += row.get::<_, u64>(2)?;
+                line.counts[index] += u64::try_from(row.get::<_, i64>(2)?).unwrap_or(0);
                 line.oldest_due_at = line.oldest_due_at.or(row.get(3)?);
             }
         }

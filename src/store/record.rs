@@ -57,7 +57,9 @@ impl Step<'_> {
              WHERE id = ?1 AND token IS ?2 AND state = 'in_flight' AND late_receipt IS NOT NULL",
         )?;
         let proof = statement
-            .query_row((row.id, row.token), |r| Ok((r.get::<_, Option<String>>(0)?, r.get::<_, String>(1)?)))
+            .query_row((row.id, row.token), |r| {
+                Ok((r.get::<_, Option<String>>(0)?, r.get::<_, String>(1)?))
+            })
             .optional()?;
         drop(statement);
         let Some((late_id, late_receipt)) = proof else { return Ok(false) };

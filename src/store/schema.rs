@@ -40,9 +40,17 @@ pub(crate) fn ensure(conn: &Connection, path: &Path) -> Result<Meta> {
         }
     }
     check_shape(conn).map_err(|e| e.context(&shown))?;
-    conn.query_row("SELECT database_id, payload_max FROM main.outbox_meta WHERE id = 1", [], |row| {
-        Ok(Meta { database_id: row.get(0)?, payload_max: row.get(1)? })
-    })
+    conn.query_row(
+        "SELECT database_id, payload_max FROM main.outbox_meta WHERE id = 1",
+        [],
+        |row| {
+            let payload_max: i64 = row.get(1)?;
+            Ok(Meta {
+                database_id: row.get(0)?,
+                payload_max: usize::try_from(payload_max).unwrap_or(0),
+            })
+        },
+    )
     .map_err(Error::from)
 }
 

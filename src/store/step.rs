@@ -61,6 +61,21 @@ impl Writer {
         Ok(statement.query_row([operation], |row| row.get(0))?)
     }
 
+    /// The operations that have rows which may act, found by skipping through the index.
+    pub fn operations_with_work(&self) -> Result<Vec<String>> {
+        let mut statement = self.conn.prepare_cached(
+            "WITH RECURSIVE found(operation) AS (
+                 SELECT (SELECT min(operation) FROM main.outbox_lease WHERE due_at IS NOT NULL)
+                 UNION ALL
+                 SELECT (SELECT min(l.operation) FROM main.outbox_lease l
+                         WHERE l.operation > found.operation AND l.due_at IS NOT NULL)
+                 FROM found WHERE found.operation IS NOT NULL)
+             SELECT operation FROM found WHERE operation IS NOT NULL",
+        )?;
+        let rows = statement.query_map([], |row| row.get(0))?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
     /// A number that changes when another connection has committed.
     pub fn data_version(&self) -> Result<i64> {
         let mut statement = self.conn.prepare_cached("PRAGMA main.data_version")?;
@@ -263,13 +278,19 @@ impl Step<'_> {
 
     /// Takes a row out of its key's line; the schema lets the next one act.
     pub(super) fn leave_line(&self, id: i64) -> Result<()> {
-        let mut statement = self.tx.prepare_cached("DELETE FROM main.outbox_keyed WHERE id = ?1")?;
+        let mut statement =
+            self.tx.prepare_cached("DELETE FROM main.outbox_keyed WHERE id = ?1")?;
         statement.execute([id])?;
         Ok(())
     }
 
     /// A row that waits again gives way to an earlier one of its key that was replayed meanwhile.
-    pub(super) fn yield_to_earlier(&self, id: i64, tenant_id: &str, ordering_key: &str) -> Result<()> {
+    pub(super) fn yield_to_earlier(
+        &self,
+        id: i64,
+        tenant_id: &str,
+        ordering_key: &str,
+    ) -> Result<()> {
         let mut statement = self.tx.prepare_cached(
             "SELECT id FROM main.outbox_keyed WHERE tenant_id = ?1 AND ordering_key = ?2
              ORDER BY position, id LIMIT 1",

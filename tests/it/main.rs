@@ -1,2 +1,5 @@
 //! One binary for all integration tests.
+
 mod downstream;
+mod record;
+mod world;

@@ -1,0 +1,314 @@
+//! The facade for callers: enqueue in a transaction, look at what became of it, act on it.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+
+use crate::clock::{Clock, SystemClock};
+use crate::core::contract::Downstream;
+use crate::core::entry::{AuditEvent, Entry, Filter, OperationStats};
+use crate::core::intent::Intent;
+use crate::error::{Error, Result};
+use crate::store::{self, Enqueued, ReplayReport, Store};
+
+/// The outbox in one SQLite file. Cheap to clone; clones share their connections.
+#[derive(Debug, Clone)]
+pub struct Outbox {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    store: Store,
+    clock: Arc<dyn Clock>,
+    wakers: Mutex<Vec<Sender<()>>>,
+}
+
+/// Options for opening an [`Outbox`].
+#[derive(Debug)]
+pub struct OutboxBuilder {
+    create: bool,
+    clock: Arc<dyn Clock>,
+}
+
+impl OutboxBuilder {
+    /// Whether a file that does not exist is created. Defaults to yes.
+    #[must_use]
+    pub fn create(mut self, create: bool) -> Self {
+        self.create = create;
+        self
+    }
+
+    /// The clock that stamps intents and times relays. Defaults to [`SystemClock`].
+    #[must_use]
+    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// Opens the outbox in this file and creates or migrates its tables.
+    ///
+    /// # Errors
+    /// The file cannot be opened, is no database, is read-only, has a newer schema, or uses one
+    /// of the outbox's table names for something else.
+    pub fn open(self, path: impl AsRef<Path>) -> Result<Outbox> {
+        let store = Store::open(path.as_ref(), self.create)?;
+        let inner = Inner { store, clock: self.clock, wakers: Mutex::default() };
+        Ok(Outbox { inner: Arc::new(inner) })
+    }
+}
+
+thread_local! {
+    /// Whether this thread is inside [`Outbox::transact`].
+    static IN_TRANSACT: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Outbox {
+    /// Opens the outbox in the application's file; creates the file and the tables as needed.
+    ///
+    /// # Errors
+    /// See [`OutboxBuilder::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::builder().open(path)
+    }
+
+    /// Options for opening.
+    pub fn builder() -> OutboxBuilder {
+        OutboxBuilder { create: true, clock: Arc::new(SystemClock) }
+    }
+
+    /// Writes an intent in the caller's open transaction or savepoint: it exists exactly when
+    /// the caller's own writes do.
+    ///
+    /// Asking again for the same action returns [`Enqueued::Existing`] with its status and
+    /// receipt and writes nothing. Begin the transaction with `IMMEDIATE` where it reads before
+    /// it writes, or SQLite may refuse the first write as busy without waiting.
+    ///
+    /// # Errors
+    /// [`Invalid`](crate::ErrorKind::Invalid) names the field. [`Conflict`](crate::ErrorKind::Conflict): the key
+    /// or the version is taken by other content. [`NoTransaction`](crate::ErrorKind::NoTransaction),
+    /// [`WrongFile`](crate::ErrorKind::WrongFile), [`NotDurable`](crate::ErrorKind::NotDurable): the connection
+    /// could not keep the promise. The caller's transaction and savepoints stay as they are.
+    pub fn enqueue(&self, conn: &Connection, intent: &Intent) -> Result<Enqueued> {
+        self.check(conn)?;
+        self.enqueue_checked(conn, intent, self.now())
+    }
+
+    /// Writes many intents in the caller's open transaction; all of them or, on an error, none.
+    ///
+    /// # Errors
+    /// As [`enqueue`](Self::enqueue); the text names the place in the list, from 0.
+    pub fn enqueue_all<'a>(
+        &self,
+        conn: &Connection,
+        intents: impl IntoIterator<Item = &'a Intent>,
+    ) -> Result<Vec<Enqueued>> {
+        self.check(conn)?;
+        let now = self.now();
+        conn.execute_batch("SAVEPOINT outbox_enqueue_all")?;
+        let all: Result<Vec<Enqueued>> = intents
+            .into_iter()
+            .enumerate()
+            .map(|(place, intent)| {
+                self.enqueue_checked(conn, intent, now)
+                    .map_err(|error| error.context(format_args!("intent [{place}]")))
+            })
+            .collect();
+        if all.is_err() && !conn.is_autocommit() {
+            conn.execute_batch("ROLLBACK TO outbox_enqueue_all; RELEASE outbox_enqueue_all")?;
+        } else if all.is_ok() {
+            conn.execute_batch("RELEASE outbox_enqueue_all")?;
+        }
+        all
+    }
+
+    /// Runs `f` in a transaction of its own on one of the outbox's connections, commits if it
+    /// returns `Ok`, and wakes the relays of this process. The transaction is `IMMEDIATE` and
+    /// durable once this returns.
+    ///
+    /// # Errors
+    /// What `f` returns, after a rollback; or that the transaction cannot begin or commit.
+    pub fn transact<T, E: From<Error>>(
+        &self,
+        f: impl FnOnce(&Transaction<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut conn = self.inner.store.connection()?;
+        let tx = conn
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(|error| Error::from(error).context("the transaction cannot begin"))?;
+        let mark = TransactMark(IN_TRANSACT.replace(true));
+        let result = f(&tx);
+        drop(mark);
+        let value = result?;
+        tx.commit().map_err(|error| Error::from(error).context("the transaction cannot commit"))?;
+        self.wake();
+        Ok(value)
+    }
+
+    /// Tells the relays of this process that something was committed. Without it, they notice
+    /// within milliseconds by polling.
+    pub fn wake(&self) {
+        for waker in self.inner.wakers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            // A full channel means that the relay has been told already.
+            let _ = waker.try_send(());
+        }
+    }
+
+    /// One intent with its receipt, by row id.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn entry(&self, id: i64) -> Result<Option<Entry>> {
+        self.inner.store.entry(id)
+    }
+
+    /// One intent with its receipt, by its tenant (empty for none) and its stored key.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn entry_by_key(&self, tenant: &str, key: &str) -> Result<Option<Entry>> {
+        self.inner.store.entry_by_key(tenant, key)
+    }
+
+    /// The intents that match, by rising id. Payloads and receipts are not read.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn list(&self, filter: &Filter) -> Result<Vec<Entry>> {
+        self.inner.store.list(filter)
+    }
+
+    /// The audit trail of one intent, oldest first.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn audit(&self, id: i64) -> Result<Vec<AuditEvent>> {
+        self.inner.store.audit(id)
+    }
+
+    /// Counts by operation and status. Does not read the settled intents.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn stats(&self) -> Result<Vec<OperationStats>> {
+        self.inner.store.stats(self.now())
+    }
+
+    /// The operations whose contract is stored, and what it says.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn operations(&self) -> Result<Vec<(String, Downstream)>> {
+        let contracts = self.inner.store.contracts()?;
+        Ok(contracts.into_iter().map(|(name, contract)| (name, contract.downstream)).collect())
+    }
+
+    /// Gives one dead intent, or one that needs review and is safe to repeat, another round: the
+    /// same row, the same key, a fresh budget. `actor` and `reason` go into its audit trail.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound), or [`Refused`](crate::ErrorKind::Refused) where the status or
+    /// the downstream's contract does not allow it.
+    pub fn replay(&self, id: i64, actor: &str, reason: Option<&str>) -> Result<()> {
+        self.inner.store.replay_one(id, actor, reason, self.now())?;
+        self.wake();
+        Ok(())
+    }
+
+    /// Replays everything that matches, in transactions of 500. With `dry_run` nothing changes.
+    ///
+    /// # Errors
+    /// The file cannot be written. What was replayed before stays replayed.
+    pub fn replay_all(
+        &self,
+        filter: &Filter,
+        actor: &str,
+        reason: Option<&str>,
+        dry_run: bool,
+    ) -> Result<ReplayReport> {
+        let report = self.inner.store.replay(filter, actor, reason, self.now(), dry_run)?;
+        self.wake();
+        Ok(report)
+    }
+
+    /// Withdraws an intent in the caller's open transaction.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound), or [`Refused`](crate::ErrorKind::Refused) where it is being
+    /// sent, may have been applied, or is settled; and as [`enqueue`](Self::enqueue) for the
+    /// connection.
+    pub fn cancel(
+        &self,
+        conn: &Connection,
+        id: i64,
+        actor: &str,
+        reason: Option<&str>,
+    ) -> Result<()> {
+        self.check(conn)?;
+        Store::cancel(conn, id, actor, reason, self.now())
+    }
+
+    /// The file, as SQLite resolves its name.
+    pub fn path(&self) -> &str {
+        self.inner.store.path()
+    }
+
+    /// The id that was given to this database when its outbox was created.
+    pub fn database_id(&self) -> &str {
+        self.inner.store.database_id()
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.inner.clock
+    }
+
+    /// A channel that gets a signal whenever this outbox is woken.
+    pub(crate) fn waker(&self) -> Receiver<()> {
+        let (sender, receiver) = bounded(1);
+        self.inner.wakers.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
+        receiver
+    }
+
+    /// Whether the calling thread is inside [`transact`](Self::transact).
+    pub(crate) fn is_in_transact() -> bool {
+        IN_TRANSACT.get()
+    }
+
+    fn now(&self) -> i64 {
+        self.inner.clock.now()
+    }
+
+    fn check(&self, conn: &Connection) -> Result<()> {
+        static WARNED: AtomicBool = AtomicBool::new(false);
+        store::check_transaction(conn, self.inner.store.path())?;
+        if store::check_durability(conn)? && !WARNED.swap(true, Ordering::Relaxed) {
+            log::warn!(
+                "a connection that enqueues runs below synchronous=FULL: a power cut can undo its \
+                 last commits, and with them both the business write and the intent"
+            );
+        }
+        Ok(())
+    }
+
+    fn enqueue_checked(&self, conn: &Connection, intent: &Intent, now: i64) -> Result<Enqueued> {
+        let prepared = intent.prepare(now, self.inner.store.payload_max())?;
+        Store::enqueue(conn, &prepared)
+    }
+}
+
+/// Puts the thread's mark back, also when the closure panics.
+struct TransactMark(bool);
+
+impl Drop for TransactMark {
+    fn drop(&mut self) {
+        IN_TRANSACT.set(self.0);
+    }
+}

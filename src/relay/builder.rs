@@ -1,0 +1,160 @@
+//! Configuring a relay.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use super::engine::Engine;
+use super::operation::Operation;
+use super::{Relay, Shared};
+use crate::core::intent::check_operation;
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::outbox::Outbox;
+
+/// Options of a [`Relay`].
+#[must_use = "a builder does nothing until it is built"]
+pub struct RelayBuilder {
+    outbox: Outbox,
+    options: Options,
+    operations: Vec<(String, Operation)>,
+    default_operation: Option<Operation>,
+    observers: Vec<Box<dyn Fn(&Event) + Send + Sync>>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Options {
+    pub workers: usize,
+    pub batch: usize,
+    pub lease: Duration,
+    pub shard: (u32, u32),
+    pub seed: Option<u64>,
+}
+
+impl Options {
+    /// One batch is with the workers while the next is written.
+    pub fn held_max(&self) -> usize {
+        self.batch.saturating_mul(2).max(self.workers)
+    }
+}
+
+impl RelayBuilder {
+    pub(super) fn new(outbox: Outbox) -> Self {
+        let options = Options {
+            workers: 4,
+            batch: 100,
+            lease: Duration::from_secs(90),
+            shard: (0, 1),
+            seed: None,
+        };
+        Self {
+            outbox,
+            options,
+            operations: Vec::new(),
+            default_operation: None,
+            observers: Vec::new(),
+        }
+    }
+
+    /// Sends intents of this operation. Intents of operations that are not named wait.
+    pub fn operation(mut self, name: impl Into<String>, operation: Operation) -> Self {
+        self.operations.push((name.into(), operation));
+        self
+    }
+
+    /// Sends intents of all operations that are not named, under these rules. Without it they
+    /// wait.
+    pub fn default_operation(mut self, operation: Operation) -> Self {
+        self.default_operation = Some(operation);
+        self
+    }
+
+    /// Threads that run handlers. Defaults to 4.
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.options.workers = workers;
+        self
+    }
+
+    /// At most so many rows are claimed by one transaction. Defaults to 100.
+    pub fn batch(mut self, batch: usize) -> Self {
+        self.options.batch = batch;
+        self
+    }
+
+    /// How long a claim lasts without being renewed; live claims are renewed at a third of it.
+    /// Must be longer than any attempt may take. Defaults to 90 s.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.options.lease = lease;
+        self
+    }
+
+    /// Only intents with `id % count == index`, so that several relays can share the work
+    /// without competing. Defaults to all.
+    pub fn shard(mut self, index: u32, count: u32) -> Self {
+        self.options.shard = (index, count);
+        self
+    }
+
+    /// Seeds the jitter of delays, for tests that must repeat. Defaults to a random seed.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.options.seed = Some(seed);
+        self
+    }
+
+    /// Calls `observer` with every status move after it is durable. It runs on the writer's
+    /// thread and should return quickly.
+    pub fn observe(mut self, observer: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        self.observers.push(Box::new(observer));
+        self
+    }
+
+    /// Checks the configuration and stores the contracts of its operations.
+    ///
+    /// # Errors
+    /// [`Invalid`](crate::ErrorKind::Invalid) names the option that cannot be accepted and why;
+    /// otherwise the file cannot be written.
+    pub fn build(self) -> Result<Relay> {
+        self.check()?;
+        let owner = format!("relay-{}-{:08x}", std::process::id(), fastrand::u32(..));
+        let shared = Arc::new(Shared {
+            outbox: self.outbox,
+            owner,
+            options: self.options,
+            operations: self.operations,
+            default_operation: self.default_operation,
+            observers: self.observers,
+            stop: AtomicBool::new(false),
+        });
+        let engine = Mutex::new(Engine::new(Arc::clone(&shared))?);
+        Ok(Relay { shared, engine })
+    }
+
+    fn check(&self) -> Result<()> {
+        let Options { workers, batch, lease, shard: (index, count), .. } = self.options;
+        if !(1..=1024).contains(&workers) {
+            return Err(Error::invalid("workers", format!("{workers} is not within 1 to 1024")));
+        }
+        if !(1..=10_000).contains(&batch) {
+            return Err(Error::invalid("batch", format!("{batch} is not within 1 to 10000")));
+        }
+        if index >= count {
+            let why = format!("{index}/{count} must be K/N with K from 0 to N - 1");
+            return Err(Error::invalid("shard", why));
+        }
+        if self.operations.is_empty() && self.default_operation.is_none() {
+            return Err(Error::invalid("operation", "name at least one, or set a default"));
+        }
+        for (place, (name, operation)) in self.operations.iter().enumerate() {
+            check_operation(name)?;
+            if self.operations[..place].iter().any(|(earlier, _)| earlier == name) {
+                return Err(Error::invalid("operation", format!("{name:?} is given twice")));
+            }
+            operation.check(name, lease)?;
+        }
+        if let Some(default) = &self.default_operation {
+            default.check("default", lease)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,360 @@
+//! The order of the steps: record what came back, renew, recover, claim what there is room for,
+//! all in one transaction. No threads here; the engine is driven by whoever has one.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Shared;
+use super::lane::Lane;
+use super::worker::{Report, Work};
+use crate::core::millis;
+use crate::core::status::Status;
+use crate::error::{ErrorKind, Result};
+use crate::event::{Event, EventKind};
+use crate::handler::{Delivery, Lease};
+use crate::store::{ClaimRequest, Record, Step, Writer};
+
+/// What a relay's writer knows and does.
+pub(super) struct Engine {
+    shared: Arc<Shared>,
+    writer: Writer,
+    lanes: Vec<Lane>,
+    /// Deliveries that are with a worker or wait for one, by fencing token and row.
+    held: HashMap<(i64, i64), Delivery>,
+    /// Outcomes that are not written yet. They are kept for as long as the process lives.
+    unrecorded: Vec<(usize, Record)>,
+    /// Deliveries to give back, because nobody started them.
+    unreleased: Vec<Delivery>,
+    random: fastrand::Rng,
+    renew_at: i64,
+    /// Where the turn of equal operations stands.
+    turn: usize,
+    /// A row that died with its process is next: claim nothing until it can be alone.
+    quiet: bool,
+    /// Claims found as many rows as they had room for: there may be more.
+    pub maybe_more: bool,
+    pub tally: Tally,
+}
+
+/// What became of the rows that moved, counted as it was committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct DrainReport {
+    /// Attempts whose outcome was recorded.
+    pub attempts: u64,
+    /// Rows that were settled as succeeded.
+    pub succeeded: u64,
+    /// Rows that will be tried again later.
+    pub retried: u64,
+    /// Rows that may have been applied and are not safe to send again.
+    pub unknown: u64,
+    /// Rows a person must look at.
+    pub needs_review: u64,
+    /// Rows that were given up or refused.
+    pub dead: u64,
+}
+
+type Tally = DrainReport;
+
+impl Engine {
+    pub fn new(shared: Arc<Shared>) -> Result<Self> {
+        let writer = shared.outbox.store().writer(shared.owner.clone())?;
+        let random = shared.options.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
+        let mut engine = Self {
+            shared,
+            writer,
+            lanes: Vec::new(),
+            held: HashMap::new(),
+            unrecorded: Vec::new(),
+            unreleased: Vec::new(),
+            random,
+            renew_at: 0,
+            turn: 0,
+            quiet: false,
+            maybe_more: true,
+            tally: Tally::default(),
+        };
+        for (name, operation) in engine.shared.operations.clone() {
+            engine.add_lane(&name, &operation)?;
+        }
+        Ok(engine)
+    }
+
+    fn add_lane(&mut self, name: &str, operation: &super::Operation) -> Result<()> {
+        let rules = self.shared.register(name, operation)?;
+        let handler = Arc::clone(operation.handler());
+        let lane =
+            Lane::new(rules, handler, operation.priority_value(), operation.max_in_flight_value());
+        self.lanes.push(lane);
+        Ok(())
+    }
+
+    /// Opens a lane for each operation in the file that is not named, where there is a default.
+    pub fn discover(&mut self) -> Result<()> {
+        let Some(default) = self.shared.default_operation.clone() else { return Ok(()) };
+        for name in self.writer.operations_with_work()? {
+            if !self.lanes.iter().any(|lane| lane.rules.operation == name) {
+                self.add_lane(&name, &default)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    pub fn has_unwritten(&self) -> bool {
+        !self.unrecorded.is_empty() || !self.unreleased.is_empty()
+    }
+
+    /// How many outcomes wait to be written.
+    pub fn unrecorded(&self) -> usize {
+        self.unrecorded.len()
+    }
+
+    /// Takes a worker's report; it is written by the next step.
+    pub fn take(&mut self, report: Report) {
+        let Report { lane, delivery, outcome, took } = report;
+        self.held.remove(&(delivery.token, delivery.id));
+        self.lanes[lane].held = self.lanes[lane].held.saturating_sub(1);
+        match outcome {
+            Some(outcome) => {
+                self.lanes[lane].took(took);
+                let record = Record { delivery, outcome, roll: self.random.f64() };
+                self.unrecorded.push((lane, record));
+            }
+            None => self.unreleased.push(delivery),
+        }
+    }
+
+    /// Takes back a delivery that no worker has started.
+    pub fn give_back(&mut self, work: Work) {
+        self.take(Report {
+            lane: work.lane,
+            delivery: work.delivery,
+            outcome: None,
+            took: Duration::ZERO,
+        });
+    }
+
+    /// Whether anything is due that there is room for. Reads only.
+    pub fn has_due(&self, now: i64) -> Result<bool> {
+        for lane in &self.lanes {
+            if self.room(lane) > 0 && self.writer.has_due(&lane.rules.operation, now)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// When the next row comes due or the next lease runs out.
+    pub fn next_due(&self) -> Result<Option<i64>> {
+        let mut next = None;
+        for lane in &self.lanes {
+            let due = self.writer.next_due(&lane.rules.operation)?;
+            next = next.into_iter().chain(due).min();
+        }
+        Ok(next)
+    }
+
+    pub fn must_renew(&self, now: i64) -> bool {
+        !self.held.is_empty() && now >= self.renew_at
+    }
+
+    pub fn data_version(&self) -> Result<i64> {
+        self.writer.data_version()
+    }
+
+    pub fn checkpoint(&self) -> Result<()> {
+        self.writer.checkpoint()
+    }
+
+    /// One step. Where it fails nothing has changed, and nothing that was to be written is lost.
+    pub fn step(&mut self, now: i64, claiming: bool) -> Result<Vec<Work>> {
+        let lease_ms = millis(self.shared.options.lease);
+        let renewing = self.must_renew(now);
+        let plan = claiming.then(|| self.plan());
+        let mut step = self.writer.step(now, Arc::clone(self.shared.outbox.clock()))?;
+        write_back(&mut step, &self.lanes, &self.unrecorded, &self.unreleased)?;
+        let renewed = if renewing { renew(&step, &self.held, lease_ms)? } else { Vec::new() };
+        let claims = match &plan {
+            Some(plan) => claim(&mut step, &self.lanes, plan, lease_ms)?,
+            None => Claims::default(),
+        };
+        let stepped = step.commit()?;
+        self.unrecorded.clear();
+        self.unreleased.clear();
+        if claiming {
+            self.quiet = claims.quiet;
+            self.maybe_more = claims.full || claims.quiet;
+            self.turn = self.turn.wrapping_add(1);
+        }
+        if renewing || (self.held.is_empty() && !claims.deliveries.is_empty()) {
+            self.renew_at = now.saturating_add((lease_ms / 3).max(1));
+        }
+        for (lease, is_held) in renewed {
+            if is_held { lease.extend_to(now.saturating_add(lease_ms)) } else { lease.revoke() }
+        }
+        self.publish(&stepped.events);
+        Ok(claims.deliveries.into_iter().map(|(lane, d)| self.hold(lane, d)).collect())
+    }
+
+    /// How many rows of which lane this step may claim, in the order of their turn.
+    fn plan(&self) -> Plan {
+        let rooms = self.order().into_iter().map(|index| (index, self.room(&self.lanes[index])));
+        Plan {
+            rooms: rooms.filter(|&(_, room)| room > 0).collect(),
+            capacity: self.capacity(),
+            holds_nothing: self.held.is_empty(),
+            shard: self.shared.options.shard,
+        }
+    }
+
+    fn hold(&mut self, lane: usize, delivery: Delivery) -> Work {
+        let key = (delivery.token, delivery.id);
+        self.held.insert(key, delivery.clone());
+        let lane_ref = &mut self.lanes[lane];
+        lane_ref.held += 1;
+        Work {
+            lane,
+            delivery,
+            handler: Arc::clone(&lane_ref.handler),
+            policy: Arc::clone(&lane_ref.policy),
+        }
+    }
+
+    /// The lanes by priority; equal ones take turns.
+    fn order(&self) -> Vec<usize> {
+        let count = self.lanes.len();
+        let mut order: Vec<usize> = (0..count).map(|i| (i + self.turn) % count).collect();
+        order.sort_by_key(|&index| std::cmp::Reverse(self.lanes[index].priority));
+        order
+    }
+
+    /// How many more rows this relay may hold.
+    fn capacity(&self) -> usize {
+        let alone = self.held.values().any(|held| held.facts.lost > 0);
+        if alone || (self.quiet && !self.held.is_empty()) {
+            return 0;
+        }
+        self.shared.options.held_max().saturating_sub(self.held.len())
+    }
+
+    fn room(&self, lane: &Lane) -> usize {
+        let workers = self.shared.options.workers;
+        let idle = workers.saturating_sub(self.held.len());
+        let room = lane.room(workers, idle, self.lanes.len() > 1);
+        room.min(self.capacity()).min(self.shared.options.batch)
+    }
+
+    fn publish(&mut self, events: &[Event]) {
+        for event in events {
+            if event.kind == EventKind::Attempt {
+                self.tally.attempts += 1;
+            }
+            match event.to {
+                Status::Succeeded => self.tally.succeeded += 1,
+                Status::Pending => self.tally.retried += 1,
+                Status::Unknown => self.tally.unknown += 1,
+                Status::NeedsReview => self.tally.needs_review += 1,
+                Status::Dead => self.tally.dead += 1,
+                Status::InFlight | Status::Cancelled => {}
+            }
+            log::debug!(
+                "intent {} ({}): {} {} -> {}, attempt {}{}",
+                event.id,
+                event.operation,
+                event.kind.as_str(),
+                event.from,
+                event.to,
+                event.attempt,
+                event.error_class.as_deref().map(|c| format!(", {c}")).unwrap_or_default()
+            );
+            for observer in &self.shared.observers {
+                if catch_unwind(AssertUnwindSafe(|| observer(event))).is_err() {
+                    log::error!("an observer panicked on the event of intent {}", event.id);
+                }
+            }
+        }
+    }
+}
+
+struct Plan {
+    rooms: Vec<(usize, usize)>,
+    capacity: usize,
+    holds_nothing: bool,
+    shard: (u32, u32),
+}
+
+#[derive(Default)]
+struct Claims {
+    deliveries: Vec<(usize, Delivery)>,
+    /// The next row must be claimed alone.
+    quiet: bool,
+    /// A lane had as many due rows as there was room for.
+    full: bool,
+}
+
+fn write_back(
+    step: &mut Step<'_>,
+    lanes: &[Lane],
+    unrecorded: &[(usize, Record)],
+    unreleased: &[Delivery],
+) -> Result<()> {
+    for (lane, record) in unrecorded {
+        step.record(record, &lanes[*lane].rules)?;
+    }
+    for delivery in unreleased {
+        step.release(delivery)?;
+    }
+    Ok(())
+}
+
+/// Extends the leases of everything held. Which of them were still held counts only once the
+/// step is committed.
+fn renew(
+    step: &Step<'_>,
+    held: &HashMap<(i64, i64), Delivery>,
+    lease_ms: i64,
+) -> Result<Vec<(Arc<Lease>, bool)>> {
+    held.values()
+        .map(|delivery| Ok((Arc::clone(&delivery.lease), step.renew(delivery, lease_ms)?)))
+        .collect()
+}
+
+fn claim(step: &mut Step<'_>, lanes: &[Lane], plan: &Plan, lease_ms: i64) -> Result<Claims> {
+    let mut claims = Claims::default();
+    for lane in lanes {
+        step.recover(&lane.rules)?;
+    }
+    for &(index, room) in &plan.rooms {
+        let limit = room.min(plan.capacity.saturating_sub(claims.deliveries.len()));
+        if limit == 0 {
+            claims.full = true;
+            break;
+        }
+        let found = step.claim(&ClaimRequest {
+            rules: &lanes[index].rules,
+            limit,
+            shard: plan.shard,
+            lease_ms,
+            holds_nothing: plan.holds_nothing && claims.deliveries.is_empty(),
+        })?;
+        claims.quiet |= found.wants_to_be_alone;
+        claims.full |= found.deliveries.len() == limit;
+        let is_alone = found.deliveries.first().is_some_and(|d| d.facts.lost > 0);
+        claims.deliveries.extend(found.deliveries.into_iter().map(|delivery| (index, delivery)));
+        if is_alone {
+            break;
+        }
+    }
+    Ok(claims)
+}
+
+/// Whether the relay can go on after this error by waiting.
+pub(super) fn is_passing(kind: ErrorKind) -> bool {
+    kind != ErrorKind::Schema
+}

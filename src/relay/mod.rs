@@ -1,0 +1,123 @@
+//! The relay: the loop that empties the outbox. Threads are here and nowhere else.
+
+mod builder;
+mod engine;
+mod handle;
+mod lane;
+mod operation;
+mod run;
+mod worker;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub use builder::RelayBuilder;
+pub use engine::DrainReport;
+pub use handle::{RelayHandle, ShutdownReport};
+pub use operation::Operation;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
+use crate::outbox::Outbox;
+use crate::store::Rules;
+use builder::Options;
+use engine::Engine;
+
+/// Sends what is in the outbox: claims due intents under a lease, hands them to workers, and
+/// records what became of them.
+///
+/// Several relays, in one process or in many, may work on one file. Two never hold one intent.
+#[must_use = "a relay does nothing until it is started or drained"]
+pub struct Relay {
+    shared: Arc<Shared>,
+    /// Outlives a drain, because it may hold outcomes that could not be written yet.
+    engine: Mutex<Engine>,
+}
+
+/// What the writer, the workers and the handle share.
+struct Shared {
+    outbox: Outbox,
+    owner: String,
+    options: Options,
+    operations: Vec<(String, Operation)>,
+    default_operation: Option<Operation>,
+    observers: Vec<Box<dyn Fn(&Event) + Send + Sync>>,
+    stop: AtomicBool,
+}
+
+impl Shared {
+    /// Stores an operation's contract and returns the rules that hold.
+    fn register(&self, name: &str, operation: &Operation) -> Result<Rules> {
+        let own = operation.contract();
+        let now = self.outbox.clock().now();
+        let holds = self.outbox.store().register(name, &own, operation.may_weaken(), now)?;
+        if holds.downstream != own.downstream {
+            log::warn!(
+                "operation {name:?}: the file says {:?}, which is stricter than the configured {:?} \
+                 and holds; weakening it needs an explicit option",
+                holds.downstream,
+                own.downstream
+            );
+        }
+        let mut rules = operation.rules(name);
+        rules.policy.downstream = holds.downstream;
+        Ok(rules)
+    }
+}
+
+impl Relay {
+    /// Begins to configure a relay on this outbox.
+    pub fn builder(outbox: &Outbox) -> RelayBuilder {
+        RelayBuilder::new(outbox.clone())
+    }
+
+    /// Starts the writer and the workers in threads of their own.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn start(self) -> Result<RelayHandle> {
+        let Self { shared, engine } = self;
+        let engine = engine.into_inner().unwrap_or_else(PoisonError::into_inner);
+        handle::start(shared, engine)
+    }
+
+    /// Works until nothing is due now, then returns. The writer's part runs on the calling
+    /// thread. With one worker everything does, one intent after the other, which makes tests
+    /// exact; with more, handlers run on threads that end with the call.
+    ///
+    /// # Errors
+    /// The calling thread is inside [`Outbox::transact`], or the file cannot be read or written.
+    /// Outcomes that could not be written are kept in this relay and written by the next drain.
+    pub fn drain(&self) -> Result<DrainReport> {
+        if Outbox::is_in_transact() {
+            let text = "drain was called inside Outbox::transact: this thread holds the write lock \
+                        that the relay needs; drain after the transaction";
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
+        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        engine.tally = DrainReport::default();
+        let drained = if self.shared.options.workers == 1 {
+            run::drain_inline(&self.shared, &mut engine)
+        } else {
+            run::drain_with_threads(&self.shared, &mut engine)
+        };
+        self.shared.stop.store(false, Ordering::Release);
+        drained.map_err(explain_busy)?;
+        Ok(engine.tally)
+    }
+
+    /// Makes a drain on another thread claim nothing more, finish what it holds, and return.
+    pub fn stop_drain(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.outbox.wake();
+    }
+}
+
+fn explain_busy(error: Error) -> Error {
+    if error.kind() != ErrorKind::Busy {
+        return error;
+    }
+    error.context(
+        "the file stayed locked; if this thread has an open transaction on it, end that first",
+    )
+}

@@ -1,0 +1,367 @@
+//! Driving the engine: inline on one thread, or as a loop with workers beside it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
+
+use super::engine::{Engine, is_passing};
+use super::worker::{self, Report, Work};
+use super::{DrainReport, Shared};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Drains with nothing but the calling thread, one delivery after the other.
+pub(super) fn drain_inline(shared: &Shared, engine: &mut Engine) -> Result<()> {
+    let clock = shared.outbox.clock();
+    let patience = Patience::new(shared.options.lease);
+    loop {
+        engine.discover()?;
+        let now = clock.now();
+        let claiming = !shared.stop.load(Ordering::Acquire);
+        if !engine.has_unwritten() && !(claiming && engine.has_due(now)?) {
+            return Ok(());
+        }
+        match engine.step(now, claiming) {
+            Ok(works) => {
+                for work in works {
+                    engine.take(worker::attempt(work, clock.as_ref()));
+                }
+            }
+            Err(error) => patience.wait(engine, error)?,
+        }
+    }
+}
+
+/// Drains with workers that end with the call.
+pub(super) fn drain_with_threads(shared: &Arc<Shared>, engine: &mut Engine) -> Result<()> {
+    std::thread::scope(|scope| {
+        let channels = Channels::new(shared);
+        for _ in 0..shared.options.workers {
+            let (deliveries, reports) = (channels.deliveries.clone(), channels.report.clone());
+            scope
+                .spawn(move || worker::work(&deliveries, &reports, shared.outbox.clock().as_ref()));
+        }
+        // Dropping the sender of deliveries, by returning, ends the workers.
+        Run::new(shared, engine, channels).until_nothing_is_due()
+    })
+}
+
+/// The channels between the writer and its workers.
+pub(super) struct Channels {
+    pub deliver: Sender<Work>,
+    pub deliveries: Receiver<Work>,
+    pub report: Sender<Report>,
+    pub reports: Receiver<Report>,
+    pub wake: Receiver<()>,
+}
+
+impl Channels {
+    pub fn new(shared: &Shared) -> Self {
+        let (deliver, deliveries) = bounded(shared.options.held_max());
+        // Bounded all the same: there are never more reports than rows held.
+        let (report, reports) = unbounded();
+        Self { deliver, deliveries, report, reports, wake: shared.outbox.waker() }
+    }
+}
+
+/// How a run was told to stop, and what became of what it held.
+pub(super) struct Stopping {
+    pub deadline: Instant,
+    pub report: Sender<StopReport>,
+}
+
+/// What a stopping run had done by its deadline, or when it was done.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct StopReport {
+    pub tally: DrainReport,
+    pub released: u64,
+    pub left: u64,
+}
+
+/// The writer's loop.
+pub(super) struct Run<'a> {
+    shared: &'a Shared,
+    engine: &'a mut Engine,
+    channels: Channels,
+    /// The file as it was when it was last looked through.
+    seen_version: Option<i64>,
+    next_due: Option<i64>,
+    look_again_at: Instant,
+    poll: Duration,
+    trouble: Trouble,
+    released: u64,
+    idle_since: Option<Instant>,
+}
+
+const POLL_MIN: Duration = Duration::from_millis(1);
+const POLL_MAX: Duration = Duration::from_millis(20);
+/// However quiet the file seems, it is looked through this often.
+const SAFETY_POLL: Duration = Duration::from_millis(250);
+/// How long the relay must have been idle before it tidies the WAL.
+const TIDY_AFTER: Duration = Duration::from_secs(1);
+
+impl<'a> Run<'a> {
+    pub fn new(shared: &'a Shared, engine: &'a mut Engine, channels: Channels) -> Self {
+        Self {
+            shared,
+            engine,
+            channels,
+            seen_version: None,
+            next_due: None,
+            look_again_at: Instant::now(),
+            poll: POLL_MIN,
+            trouble: Trouble::default(),
+            released: 0,
+            idle_since: None,
+        }
+    }
+
+    /// Runs until nothing is due and nothing is held.
+    fn until_nothing_is_due(mut self) -> Result<()> {
+        let patience = Patience::new(self.shared.options.lease);
+        loop {
+            self.engine.discover()?;
+            self.collect();
+            let now = self.shared.outbox.clock().now();
+            let stopped = self.shared.stop.load(Ordering::Acquire);
+            if stopped {
+                self.take_back();
+            }
+            let due = !stopped && self.engine.has_due(now)?;
+            if due || self.engine.has_unwritten() || self.engine.must_renew(now) {
+                match self.engine.step(now, !stopped) {
+                    Ok(works) => self.hand_out(works),
+                    Err(error) => patience.wait(self.engine, error)?,
+                }
+            } else if self.engine.held() == 0 {
+                return Ok(());
+            } else {
+                self.wait(Duration::from_millis(50));
+            }
+        }
+    }
+
+    /// Runs until told to stop and nothing is held any more.
+    pub fn until_stopped(mut self, stop: &Receiver<Stopping>) -> Result<()> {
+        let mut stopping: Option<Stopping> = None;
+        loop {
+            if let (None, Ok(stop)) = (&stopping, stop.try_recv()) {
+                self.engine.tally = DrainReport::default();
+                stopping = Some(stop);
+                self.take_back();
+            }
+            self.collect();
+            let now = self.shared.outbox.clock().now();
+            let claiming = stopping.is_none();
+            if self.trouble.is_over() && self.has_work(now, claiming) {
+                match self.engine.step(now, claiming) {
+                    Ok(works) => {
+                        self.trouble.ended();
+                        self.hand_out(works);
+                        self.poll = POLL_MIN;
+                        self.idle_since = None;
+                    }
+                    Err(error) if is_passing(error.kind()) => self.trouble.met(&error),
+                    Err(error) => return Err(error),
+                }
+                continue;
+            }
+            if let Some(stop) = &stopping {
+                let done = self.engine.held() == 0 && !self.engine.has_unwritten();
+                if done || Instant::now() >= stop.deadline {
+                    // The receiver is gone after the first report; later ones are for nobody.
+                    let _ = stop.report.try_send(self.stop_report());
+                }
+                if done {
+                    return Ok(());
+                }
+            }
+            self.tidy();
+            let pause = self.pause(now, stopping.as_ref());
+            self.wait(pause);
+        }
+    }
+
+    /// Whether a step has anything to do. Cheap reads, no lock.
+    fn has_work(&mut self, now: i64, claiming: bool) -> bool {
+        if self.engine.has_unwritten() || self.engine.must_renew(now) {
+            return true;
+        }
+        if !claiming {
+            return false;
+        }
+        match self.look(now) {
+            Ok(due) => due,
+            Err(error) => {
+                self.trouble.met(&error);
+                false
+            }
+        }
+    }
+
+    /// Looks whether anything is due: at once after a wake-up or another connection's commit,
+    /// when the next row's time has come, and every so often in any case.
+    fn look(&mut self, now: i64) -> Result<bool> {
+        let version = self.engine.data_version()?;
+        let changed = self.seen_version.replace(version) != Some(version);
+        let time_has_come = self.next_due.is_some_and(|at| at <= now);
+        if !(changed
+            || time_has_come
+            || self.engine.maybe_more
+            || Instant::now() >= self.look_again_at)
+        {
+            return Ok(false);
+        }
+        self.engine.discover()?;
+        self.engine.maybe_more = false;
+        self.look_again_at = Instant::now() + SAFETY_POLL;
+        let due = self.engine.has_due(now)?;
+        self.next_due = if due { None } else { self.engine.next_due()? };
+        Ok(due)
+    }
+
+    fn collect(&mut self) {
+        let mut any = false;
+        while let Ok(report) = self.channels.reports.try_recv() {
+            self.engine.take(report);
+            any = true;
+        }
+        // A freed worker is room for another row.
+        self.engine.maybe_more |= any;
+    }
+
+    fn hand_out(&mut self, works: Vec<Work>) {
+        for work in works {
+            if let Err(refused) = self.channels.deliver.try_send(work) {
+                self.engine.give_back(refused.into_inner());
+            }
+        }
+    }
+
+    /// Takes back what no worker has started.
+    fn take_back(&mut self) {
+        while let Ok(work) = self.channels.deliveries.try_recv() {
+            self.engine.give_back(work);
+            self.released += 1;
+        }
+    }
+
+    fn pause(&mut self, now: i64, stopping: Option<&Stopping>) -> Duration {
+        let mut pause = self.poll;
+        self.poll = (self.poll * 2).min(POLL_MAX);
+        if let Some(at) = self.next_due {
+            let until = Duration::from_millis(u64::try_from(at - now).unwrap_or(0));
+            pause = pause.min(until.max(POLL_MIN));
+        }
+        if let Some(wait) = self.trouble.wait() {
+            pause = wait.max(POLL_MIN);
+        }
+        if let Some(stop) = stopping {
+            let left = stop.deadline.saturating_duration_since(Instant::now());
+            pause = pause.min(left.max(POLL_MIN));
+        }
+        pause
+    }
+
+    fn wait(&mut self, at_most: Duration) {
+        select! {
+            recv(self.channels.reports) -> report => {
+                if let Ok(report) = report {
+                    self.engine.take(report);
+                    self.engine.maybe_more = true;
+                }
+            }
+            recv(self.channels.wake) -> _ => {
+                self.poll = POLL_MIN;
+                self.engine.maybe_more = true;
+            }
+            default(at_most) => {}
+        }
+    }
+
+    fn stop_report(&self) -> StopReport {
+        StopReport {
+            tally: self.engine.tally,
+            released: self.released,
+            left: (self.engine.held() + self.engine.unrecorded()) as u64,
+        }
+    }
+
+    /// Cuts the WAL once the relay has been idle for a while.
+    fn tidy(&mut self) {
+        if self.engine.held() > 0 {
+            return;
+        }
+        let since = *self.idle_since.get_or_insert_with(Instant::now);
+        // Between the limit and one poll more: once for each idle time.
+        let idle = since.elapsed();
+        if idle >= TIDY_AFTER && idle < TIDY_AFTER * 1000 {
+            if let Err(error) = self.engine.checkpoint() {
+                log::debug!("the WAL was not cut: {error}");
+            }
+            self.idle_since = Instant::now().checked_sub(TIDY_AFTER * 1000);
+        }
+    }
+}
+
+/// Trouble with the file: waited out with growing pauses, reported once when it begins and once
+/// when it ends.
+#[derive(Debug, Default)]
+struct Trouble {
+    kind: Option<ErrorKind>,
+    pause: Duration,
+    until: Option<Instant>,
+}
+
+const TROUBLE_PAUSE_MAX: Duration = Duration::from_secs(5);
+
+impl Trouble {
+    fn met(&mut self, error: &Error) {
+        if self.kind.replace(error.kind()) != Some(error.kind()) {
+            log::error!(
+                "the outbox cannot be written; outcomes are kept, nothing new is sent until it can: {error}"
+            );
+            self.pause = Duration::from_millis(5);
+        }
+        self.pause = (self.pause * 2).min(TROUBLE_PAUSE_MAX);
+        self.until = Some(Instant::now() + self.pause);
+    }
+
+    fn ended(&mut self) {
+        if self.kind.take().is_some() {
+            log::info!("the outbox can be written again");
+        }
+        self.until = None;
+    }
+
+    fn is_over(&self) -> bool {
+        self.until.is_none_or(|until| Instant::now() >= until)
+    }
+
+    fn wait(&self) -> Option<Duration> {
+        self.until.map(|until| until.saturating_duration_since(Instant::now()))
+    }
+}
+
+/// How long a drain waits for a file that cannot be written while it has outcomes to write.
+struct Patience {
+    until: Instant,
+}
+
+impl Patience {
+    fn new(at_most: Duration) -> Self {
+        Self { until: Instant::now() + at_most }
+    }
+
+    /// Waits a moment, or gives the error back: at once where there is nothing to lose.
+    fn wait(&self, engine: &Engine, error: Error) -> Result<()> {
+        let nothing_to_lose = !engine.has_unwritten() && engine.held() == 0;
+        if nothing_to_lose || !is_passing(error.kind()) || Instant::now() >= self.until {
+            return Err(error);
+        }
+        log::warn!("an outcome cannot be written yet and is kept: {error}");
+        std::thread::sleep(Duration::from_millis(100));
+        Ok(())
+    }
+}

@@ -1,0 +1,78 @@
+//! One attempt: the last check, the handler, and whatever it throws.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender};
+
+use crate::clock::Clock;
+use crate::core::decide::{self, Policy};
+use crate::core::outcome::{Failure, Outcome};
+use crate::handler::{Delivery, Handler};
+
+/// A delivery on its way to a worker.
+pub(super) struct Work {
+    pub lane: usize,
+    pub delivery: Delivery,
+    pub handler: Arc<dyn Handler>,
+    pub policy: Arc<Policy>,
+}
+
+/// What a worker has to say.
+pub(super) struct Report {
+    pub lane: usize,
+    pub delivery: Delivery,
+    /// The outcome, or `None` where nothing was sent because it may not be any more.
+    pub outcome: Option<Outcome>,
+    pub took: Duration,
+}
+
+/// Works until the channel of deliveries is closed.
+pub(super) fn work(deliveries: &Receiver<Work>, reports: &Sender<Report>, clock: &dyn Clock) {
+    for work in deliveries {
+        if reports.send(attempt(work, clock)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Makes one attempt. A panic in the handler is an outcome like any other: nobody knows how far
+/// it came.
+pub(super) fn attempt(work: Work, clock: &dyn Clock) -> Report {
+    let Work { lane, delivery, handler, policy } = work;
+    let began = Instant::now();
+    let outcome = may_send(&delivery, &policy, clock).then(|| {
+        catch_unwind(AssertUnwindSafe(|| handler.deliver(&delivery))).unwrap_or_else(|payload| {
+            let text = panic_text(payload.as_ref());
+            // Dropping the payload runs foreign code, which may panic once more.
+            if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+                std::mem::forget(second);
+            }
+            Outcome::MaybeSent(Failure::new("panic", format!("the handler panicked: {text}")))
+        })
+    });
+    Report { lane, delivery, outcome, took: began.elapsed() }
+}
+
+/// Asked just before sending: the row may have waited in the queue while its lease, its
+/// usefulness or the downstream's memory ran out.
+fn may_send(delivery: &Delivery, policy: &Arc<Policy>, clock: &dyn Clock) -> bool {
+    if !delivery.holds_lease_for(policy.time_limit) {
+        return false;
+    }
+    if delivery.facts.expires_at.is_none() && delivery.facts.in_doubt_since.is_none() {
+        return true;
+    }
+    let policy = Policy { downstream: delivery.downstream, ..Policy::clone(policy) };
+    decide::decide_before_send(&delivery.facts, &policy, clock.now()).is_none()
+}
+
+fn panic_text(payload: &(dyn Any + Send)) -> String {
+    let text = payload
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| payload.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "with a value that is no text".into())
+}

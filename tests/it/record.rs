@@ -1,0 +1,139 @@
+//! What a recorded outcome does to a row.
+
+use sqlite_outbox::{ErrorKind, Status};
+
+use crate::world::{
+    DEDUPLICATES, START, World, limited, maybe_sent, needs_review, not_sent, pay, rejected,
+    transient,
+};
+use sqlite_outbox::Downstream::Unprotected;
+
+#[test]
+fn success_settles_with_its_receipt() {
+    let world = World::new();
+    let (id, other) = (world.enqueue(&pay("a")), world.enqueue(&pay("b").delay_hours(1)));
+    let report = world.drain(DEDUPLICATES);
+    assert_eq!((report.attempts, report.succeeded), (1, 1));
+    let entry = world.entry(id);
+    assert_eq!(entry.status, Status::Succeeded);
+    assert_eq!(entry.attempts, 1);
+    assert_eq!(entry.finished_at, Some(START));
+    assert_eq!(entry.downstream_id.as_deref(), Some("eff_1"));
+    assert_eq!(entry.receipt.unwrap().downstream_id.as_deref(), Some("eff_1"));
+    assert_eq!(world.story(id), ["attempt:in_flight>succeeded"]);
+    assert_eq!(world.entry(other).status, Status::Pending);
+    assert_eq!(world.story(other), [""; 0]);
+}
+
+trait DelayHours {
+    fn delay_hours(self, hours: u64) -> Self;
+}
+
+impl DelayHours for sqlite_outbox::Intent {
+    fn delay_hours(self, hours: u64) -> Self {
+        self.delay(std::time::Duration::from_secs(hours * 3600))
+    }
+}
+
+#[test]
+fn five_ambiguous_failures_then_success() {
+    let world = World::new();
+    let id = world.enqueue(&pay("a"));
+    world.script.times(5, &maybe_sent());
+    let relay = world.relay(DEDUPLICATES);
+    let mut due = Vec::new();
+    for _ in 0..5 {
+        relay.drain().unwrap();
+        let entry = world.entry(id);
+        assert_eq!(entry.status, Status::Pending);
+        due.push(entry.next_attempt_at.unwrap() - sqlite_outbox::Clock::now(&world.clock));
+        world.advance(u64::try_from(due.last().unwrap() / 1000).unwrap());
+    }
+    assert_eq!(due, [1000, 2000, 4000, 8000, 16000]);
+    assert_eq!(relay.drain().unwrap().succeeded, 1);
+    assert_eq!(world.entry(id).attempts, 6);
+    let keys: Vec<_> = world.script.seen().iter().map(|d| d.wire_key()).collect();
+    assert_eq!(keys.len(), 6);
+    assert!(keys.iter().all(|key| *key == keys[0]));
+}
+
+#[test]
+fn unprotected_is_sent_once_whatever_happens() {
+    for outcome in [maybe_sent(), needs_review()] {
+        let world = World::new();
+        let id = world.enqueue(&pay("a"));
+        world.script.then(outcome);
+        world.drain(Unprotected);
+        world.advance(1_000_000);
+        world.drain(Unprotected);
+        let entry = world.entry(id);
+        assert!(matches!(entry.status, Status::Unknown | Status::NeedsReview), "{entry:?}");
+        assert_eq!(world.outbox.replay(id, "test", None).unwrap_err().kind(), ErrorKind::Refused);
+        // Another relay with another configuration obeys the stored contract.
+        world.drain(DEDUPLICATES);
+        assert_eq!(world.script.seen().len(), 1);
+    }
+}
+
+#[test]
+fn what_never_left_costs_no_attempt() {
+    let world = World::new();
+    let id = world.enqueue(&pay("a"));
+    world.script.times(40, &not_sent());
+    let relay = world.relay(DEDUPLICATES);
+    for _ in 0..40 {
+        assert_eq!(relay.drain().unwrap().retried, 1);
+        world.advance(3600);
+    }
+    assert_eq!(world.entry(id).attempts, 0);
+    assert_eq!(relay.drain().unwrap().succeeded, 1);
+    assert_eq!(world.entry(id).attempts, 1);
+}
+
+#[test]
+fn limited_costs_no_attempt_but_transient_does() {
+    let world = World::new();
+    let id = world.enqueue(&pay("a"));
+    world.script.then(limited()).then(transient());
+    let relay = world.relay(DEDUPLICATES);
+    relay.drain().unwrap();
+    assert_eq!(world.entry(id).attempts, 0);
+    world.advance(10);
+    relay.drain().unwrap();
+    assert_eq!(world.entry(id).attempts, 1);
+}
+
+#[test]
+fn rejection_buries_at_once_and_replay_gives_a_fresh_budget() {
+    let world = World::new();
+    let (id, other) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
+    world.script.then(rejected());
+    world.drain(DEDUPLICATES);
+    let entry = world.entry(id);
+    assert_eq!((entry.status, entry.attempts), (Status::Dead, 1));
+    assert_eq!(world.entry(other).status, Status::Succeeded);
+    world.outbox.replay(id, "alice", Some("fixed the account")).unwrap();
+    assert_eq!(world.entry(id).attempts, 0);
+    world.drain(DEDUPLICATES);
+    assert_eq!(world.entry(id).status, Status::Succeeded);
+    let keys: Vec<_> =
+        world.script.seen().iter().filter(|d| d.id() == id).map(|d| d.wire_key()).collect();
+    assert_eq!(keys.len(), 2);
+    assert_eq!(keys[0], keys[1]);
+    assert_eq!(
+        world.story(id),
+        ["attempt:in_flight>dead", "replayed:dead>pending", "attempt:in_flight>succeeded"]
+    );
+}
+
+#[test]
+fn doubt_turns_a_later_rejection_into_a_review() {
+    let world = World::new();
+    let id = world.enqueue(&pay("a"));
+    world.script.then(maybe_sent()).then(rejected());
+    let relay = world.relay(DEDUPLICATES);
+    relay.drain().unwrap();
+    world.advance(10);
+    relay.drain().unwrap();
+    assert_eq!(world.entry(id).status, Status::NeedsReview);
+}

@@ -1,0 +1,180 @@
+//! A file, a clock, an outbox and a scripted handler: every test starts from here.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use sqlite_outbox::rusqlite::{Connection, TransactionBehavior};
+use sqlite_outbox::testing::ManualClock;
+use sqlite_outbox::{
+    Backoff, Delivery, Downstream, DrainReport, Enqueued, Entry, Failure, Intent, Jitter,
+    Operation, Outbox, Outcome, Receipt, Relay, Result,
+};
+use tempfile::TempDir;
+
+/// Where the clock of every world starts, in UTC milliseconds.
+pub const START: i64 = 1_800_000_000_000;
+
+/// How long the downstreams of the worlds remember a key.
+pub const WINDOW: Duration = Duration::from_secs(24 * 3600);
+
+pub const DEDUPLICATES: Downstream = Downstream::DeduplicatesByKey { window: WINDOW };
+
+pub struct World {
+    pub dir: TempDir,
+    pub clock: ManualClock,
+    pub outbox: Outbox,
+    pub script: Script,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let clock = ManualClock::at(START);
+        let outbox =
+            Outbox::builder().clock(clock.clone()).open(dir.path().join("app.db")).unwrap();
+        Self { dir, clock, outbox, script: Script::default() }
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().join("app.db")
+    }
+
+    /// A connection of the application's own, with a business table.
+    pub fn app(&self) -> Connection {
+        let conn = Connection::open(self.path()).unwrap();
+        conn.execute_batch("CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY, state TEXT)")
+            .unwrap();
+        conn
+    }
+
+    /// Any statement on a connection that has nothing to do with the library.
+    pub fn sql(&self, sql: &str) -> usize {
+        Connection::open(self.path()).unwrap().execute(sql, []).unwrap()
+    }
+
+    /// One number from the file.
+    pub fn number(&self, sql: &str) -> i64 {
+        Connection::open(self.path()).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
+    }
+
+    pub fn try_enqueue(&self, intent: &Intent) -> Result<Enqueued> {
+        self.outbox.transact(|tx| self.outbox.enqueue(tx, intent))
+    }
+
+    pub fn enqueue(&self, intent: &Intent) -> i64 {
+        self.try_enqueue(intent).unwrap().id()
+    }
+
+    /// A relay with one worker, so that a drain is exact, for the operation `pay`.
+    pub fn relay(&self, downstream: Downstream) -> Relay {
+        Relay::builder(&self.outbox)
+            .operation("pay", self.operation(downstream))
+            .workers(1)
+            .seed(7)
+            .build()
+            .unwrap()
+    }
+
+    /// The scripted handler with delays that can be computed: 1 s, 2 s, 4 s and so on.
+    pub fn operation(&self, downstream: Downstream) -> Operation {
+        let script = self.script.clone();
+        Operation::new(downstream, move |delivery: &Delivery| script.answer(delivery))
+            .backoff(exact_backoff())
+    }
+
+    pub fn drain(&self, downstream: Downstream) -> DrainReport {
+        self.relay(downstream).drain().unwrap()
+    }
+
+    pub fn entry(&self, id: i64) -> Entry {
+        self.outbox.entry(id).unwrap().expect("the intent exists")
+    }
+
+    pub fn advance(&self, seconds: u64) {
+        self.clock.advance(Duration::from_secs(seconds));
+    }
+
+    /// The audit trail of an intent as `kind:from>to` words.
+    pub fn story(&self, id: i64) -> Vec<String> {
+        let trail = self.outbox.audit(id).unwrap();
+        trail.iter().map(|e| format!("{}:{}>{}", e.kind, e.from_status, e.status)).collect()
+    }
+}
+
+pub fn exact_backoff() -> Backoff {
+    Backoff::Exponential {
+        base: Duration::from_secs(1),
+        cap: Duration::from_secs(3600),
+        jitter: Jitter::None,
+    }
+}
+
+/// An intent of the operation `pay` on this entity.
+pub fn pay(entity: &str) -> Intent {
+    Intent::new("pay", entity).args(serde_json::json!({ "amount": 4200 }))
+}
+
+/// What the handler answers, one outcome after the other; success when the list is used up.
+#[derive(Clone, Default)]
+pub struct Script {
+    outcomes: Arc<Mutex<VecDeque<Outcome>>>,
+    seen: Arc<Mutex<Vec<Delivery>>>,
+}
+
+impl Script {
+    pub fn then(&self, outcome: Outcome) -> &Self {
+        self.outcomes.lock().unwrap().push_back(outcome);
+        self
+    }
+
+    pub fn times(&self, count: usize, outcome: &Outcome) -> &Self {
+        for _ in 0..count {
+            self.then(outcome.clone());
+        }
+        self
+    }
+
+    pub fn answer(&self, delivery: &Delivery) -> Outcome {
+        self.seen.lock().unwrap().push(delivery.clone());
+        let next = self.outcomes.lock().unwrap().pop_front();
+        next.unwrap_or_else(|| {
+            Outcome::Succeeded(Receipt::new().downstream_id(format!("eff_{}", delivery.id())))
+        })
+    }
+
+    /// Every delivery the handler was handed, in order.
+    pub fn seen(&self) -> Vec<Delivery> {
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+pub fn not_sent() -> Outcome {
+    Outcome::NotSent(Failure::new("connect", "connection refused"))
+}
+
+pub fn maybe_sent() -> Outcome {
+    Outcome::MaybeSent(Failure::new("timeout", "no response"))
+}
+
+pub fn transient() -> Outcome {
+    Outcome::Transient(Failure::new("transient", "answered 408").status(408))
+}
+
+pub fn limited() -> Outcome {
+    Outcome::Limited(Failure::new("limited", "answered 429").status(429))
+}
+
+pub fn rejected() -> Outcome {
+    Outcome::Rejected(Failure::new("permanent", "answered 400").status(400))
+}
+
+pub fn needs_review() -> Outcome {
+    Outcome::NeedsReview(Failure::new("success_when", "answered 200, but not ok").status(200))
+}
+
+/// An immediate transaction, as the README recommends.
+pub fn immediate(conn: &mut Connection) -> sqlite_outbox::rusqlite::Transaction<'_> {
+    conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap()
+}
