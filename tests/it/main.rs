@@ -1,4 +1,7 @@
 //! One binary for all integration tests.
 
+mod downstream;
+#[cfg(feature = "http")]
+mod http;
 mod record;
 mod world;
