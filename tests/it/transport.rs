@@ -1,0 +1,183 @@
+//! What each failure of a connection leads to: one test each, under three contracts.
+
+use std::net::TcpListener;
+
+use sqlite_outbox::Status;
+use sqlite_outbox::Status::{Dead, Pending, Succeeded, Unknown};
+
+use crate::downstream::Downstream as Server;
+use crate::wire::{Contract, Wire, http};
+use crate::world::pay;
+
+/// What a failure proves.
+#[derive(Clone, Copy)]
+enum Proof {
+    /// The request never left.
+    NotSent,
+    /// It left, and nobody knows what became of it.
+    InDoubt,
+    /// A status came, whatever followed it.
+    Answered,
+    /// It was refused.
+    Refused,
+}
+
+use Proof::{Answered, InDoubt, NotSent, Refused};
+
+impl Proof {
+    /// Where the intent stands after the failure, and after a second look once the downstream is
+    /// well again.
+    fn course(self, contract: Contract) -> (Status, Status) {
+        match (self, contract) {
+            (NotSent, _) => (Pending, Succeeded),
+            (Answered, _) => (Succeeded, Succeeded),
+            (Refused, _) => (Dead, Dead),
+            (InDoubt, Contract::Unprotected) => (Unknown, Unknown),
+            (InDoubt, Contract::InsideWindow) => (Pending, Succeeded),
+            (InDoubt, Contract::OutsideWindow) => (Pending, Unknown),
+        }
+    }
+}
+
+/// Fails once at this path, then finds a downstream that works and applies every request where
+/// nothing is deduplicated.
+fn fails(path: &str, class: &str, proof: Proof) {
+    fails_at(|server| server.url(path), class, proof);
+}
+
+fn fails_at(endpoint: impl Fn(&Server) -> String, class: &str, proof: Proof) {
+    for contract in Contract::ALL {
+        let wire = Wire::new();
+        let id = wire.world.enqueue(&pay("order-1"));
+        let failing = http().endpoint(&endpoint(&wire.server)).unwrap();
+        let (first, last) = proof.course(contract);
+
+        wire.relay(contract.downstream(), failing).drain().unwrap();
+        let entry = wire.world.entry(id);
+        let case = format!("{contract:?}: {entry:?}");
+        assert_eq!(entry.status, first, "{case}");
+        assert_eq!(wire.class(id).unwrap_or_default(), class, "{case}");
+        let left = u32::from(!matches!(proof, NotSent));
+        assert_eq!(entry.attempts, left, "{case}");
+        let connections = wire.server.connections();
+        assert!(connections <= 1 && wire.server.requests().len() <= connections, "{case}");
+        if matches!(proof, NotSent) {
+            assert_eq!(wire.server.requests().len(), 0, "{case}");
+        }
+
+        wire.world.advance(contract.seconds_between());
+        let well = if contract == Contract::Unprotected { "/naive" } else { "/ok" };
+        wire.drain(contract.downstream(), well);
+        if contract == Contract::Unprotected {
+            wire.provoke("/naive");
+        }
+        let entry = wire.world.entry(id);
+        let case = format!("{contract:?}: {entry:?}");
+        assert_eq!(entry.status, last, "{case}");
+        let second = usize::from(first == Pending && last == Succeeded);
+        assert_eq!(wire.server.connections(), connections + second, "{case}");
+        assert!(wire.server.effects(&entry.idempotency_key) <= 1, "{case}");
+        assert!(wire.server.distinct_keys().len() <= 1, "{case}");
+    }
+}
+
+#[test]
+fn refused() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    fails_at(|_| format!("http://{free}/ok"), "connect", NotSent);
+}
+
+#[test]
+fn a_name_that_does_not_exist() {
+    fails_at(|_| "http://nothing.invalid/ok".into(), "dns", NotSent);
+}
+
+#[test]
+fn tls_to_a_port_without_tls() {
+    fails_at(|server| server.url("/ok").replace("http:", "https:"), "tls", NotSent);
+}
+
+#[test]
+fn closed_before_the_request_was_read() {
+    fails("/close", "reset", InDoubt);
+}
+
+#[test]
+fn closed_after_the_request_was_read() {
+    fails("/cut/1", "reset", InDoubt);
+}
+
+#[test]
+fn closed_after_the_effect() {
+    fails("/lost/1", "reset", InDoubt);
+}
+
+#[test]
+fn reset() {
+    fails("/reset", "reset", InDoubt);
+}
+
+#[test]
+fn a_status_line_that_stops_in_the_middle() {
+    fails("/partial_status", "reset", InDoubt);
+}
+
+#[test]
+fn headers_that_stop_in_the_middle() {
+    fails("/partial_headers", "reset", InDoubt);
+}
+
+#[test]
+fn a_head_that_drips_for_ever() {
+    fails("/drip_head/20", "timeout", InDoubt);
+}
+
+#[test]
+fn a_header_that_is_too_long() {
+    fails("/bigheader/40000", "protocol", InDoubt);
+}
+
+#[test]
+fn bytes_that_are_no_http() {
+    fails("/garbage", "protocol", InDoubt);
+}
+
+#[test]
+fn no_answer_at_all() {
+    fails("/silent", "timeout", InDoubt);
+}
+
+#[test]
+fn an_answer_that_comes_too_late() {
+    fails("/hang/20", "timeout", InDoubt);
+}
+
+#[test]
+fn a_body_that_is_cut() {
+    fails("/truncated", "", Answered);
+}
+
+#[test]
+fn a_body_that_drips_for_ever() {
+    fails("/drip/20", "", Answered);
+}
+
+#[test]
+fn a_body_that_is_too_long() {
+    fails("/big/1000000", "", Answered);
+}
+
+#[test]
+fn a_body_without_end() {
+    fails("/endless", "", Answered);
+}
+
+#[test]
+fn a_redirect_that_may_follow_the_effect() {
+    fails("/redirect/303/naive", "redirect", InDoubt);
+}
+
+#[test]
+fn a_redirect_that_repeats_the_request() {
+    fails("/redirect/307/naive", "redirect", Refused);
+}
