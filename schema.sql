@@ -27,12 +27,13 @@ CREATE TABLE main.outbox (
     endpoint        TEXT,
     method          TEXT    NOT NULL DEFAULT 'POST',
     content_type    TEXT    NOT NULL DEFAULT 'application/json',
-    payload         TEXT,
-    headers         TEXT    NOT NULL DEFAULT '{}',
     ordering_key    TEXT,
     available_at    INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)),
     expires_at      INTEGER,
     created_at      INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)),
+    -- The large ones are last: SQLite walks over every page of a value to reach what is behind it.
+    headers         TEXT    NOT NULL DEFAULT '{}',
+    payload         TEXT,
     -- Whether the key has the derived shape: the operation, a colon, 40 hexadecimal digits.
     is_derived      INTEGER NOT NULL GENERATED ALWAYS AS (
         length(idempotency_key) = length(operation) + 41
