@@ -2,9 +2,12 @@
 
 #[cfg(feature = "http")]
 mod answers;
+mod child;
 mod downstream;
 #[cfg(feature = "http")]
 mod http;
+#[cfg(feature = "http")]
+mod limits;
 mod record;
 #[cfg(feature = "http")]
 mod transport;
