@@ -5,10 +5,14 @@ mod answers;
 mod child;
 mod downstream;
 #[cfg(feature = "http")]
+mod flow;
+#[cfg(feature = "http")]
 mod http;
 #[cfg(feature = "http")]
 mod limits;
 mod record;
+#[cfg(feature = "http")]
+mod secrets;
 #[cfg(feature = "http")]
 mod transport;
 #[cfg(feature = "http")]
