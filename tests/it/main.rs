@@ -2,6 +2,9 @@
 
 #[cfg(feature = "http")]
 mod answers;
+#[cfg(feature = "http")]
+mod checklist;
+#[cfg(feature = "http")]
 mod child;
 mod downstream;
 #[cfg(feature = "http")]
@@ -11,6 +14,8 @@ mod http;
 #[cfg(feature = "http")]
 mod limits;
 mod record;
+#[cfg(feature = "http")]
+mod retries;
 #[cfg(feature = "http")]
 mod secrets;
 #[cfg(feature = "http")]
