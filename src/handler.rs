@@ -46,7 +46,7 @@ pub struct Delivery {
     pub(crate) endpoint: Option<String>,
     pub(crate) method: String,
     pub(crate) content_type: String,
-    pub(crate) payload: String,
+    pub(crate) payload: Arc<str>,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) ordering_key: Option<String>,
     pub(crate) created_at: i64,

@@ -23,6 +23,8 @@ pub(super) struct Engine {
     lanes: Vec<Lane>,
     /// Deliveries that are with a worker or wait for one, by fencing token and row.
     held: HashMap<(i64, i64), Delivery>,
+    /// How many bytes of payloads those have together.
+    held_bytes: usize,
     /// Outcomes that are not written yet. They are kept for as long as the process lives.
     unrecorded: Vec<(usize, Record)>,
     /// Deliveries to give back, because nobody started them.
@@ -67,6 +69,7 @@ impl Engine {
             writer,
             lanes: Vec::new(),
             held: HashMap::new(),
+            held_bytes: 0,
             unrecorded: Vec::new(),
             unreleased: Vec::new(),
             random,
@@ -118,7 +121,9 @@ impl Engine {
     /// Takes a worker's report; it is written by the next step.
     pub fn take(&mut self, report: Report) {
         let Report { lane, delivery, outcome, took } = report;
-        self.held.remove(&(delivery.token, delivery.id));
+        if self.held.remove(&(delivery.token, delivery.id)).is_some() {
+            self.held_bytes = self.held_bytes.saturating_sub(delivery.payload.len());
+        }
         self.lanes[lane].held = self.lanes[lane].held.saturating_sub(1);
         match outcome {
             Some(outcome) => {
@@ -208,6 +213,7 @@ impl Engine {
         Plan {
             rooms: rooms.filter(|&(_, room)| room > 0).collect(),
             capacity: self.capacity(),
+            bytes: self.bytes_left(),
             holds_nothing: self.held.is_empty(),
             shard: self.shared.options.shard,
         }
@@ -215,6 +221,7 @@ impl Engine {
 
     fn hold(&mut self, lane: usize, delivery: Delivery) -> Work {
         let key = (delivery.token, delivery.id);
+        self.held_bytes += delivery.payload.len();
         self.held.insert(key, delivery.clone());
         let lane_ref = &mut self.lanes[lane];
         lane_ref.held += 1;
@@ -237,10 +244,18 @@ impl Engine {
     /// How many more rows this relay may hold.
     fn capacity(&self) -> usize {
         let alone = self.held.values().any(|held| held.facts.lost > 0);
-        if alone || (self.quiet && !self.held.is_empty()) {
+        if alone || (self.quiet && !self.held.is_empty()) || self.bytes_left() == 0 {
             return 0;
         }
         self.shared.options.held_max().saturating_sub(self.held.len())
+    }
+
+    /// How many more bytes of payloads this relay may hold: as if each worker had one of the
+    /// largest in hand and one waiting.
+    fn bytes_left(&self) -> usize {
+        let largest = self.shared.outbox.store().payload_max();
+        let max = largest.saturating_mul(self.shared.options.workers).saturating_mul(2);
+        max.saturating_sub(self.held_bytes)
     }
 
     fn room(&self, lane: &Lane) -> usize {
@@ -285,6 +300,7 @@ impl Engine {
 struct Plan {
     rooms: Vec<(usize, usize)>,
     capacity: usize,
+    bytes: usize,
     holds_nothing: bool,
     shard: (u32, u32),
 }
@@ -327,24 +343,28 @@ fn renew(
 
 fn claim(step: &mut Step<'_>, lanes: &[Lane], plan: &Plan, lease_ms: i64) -> Result<Claims> {
     let mut claims = Claims::default();
+    let mut bytes = plan.bytes;
     for lane in lanes {
         step.recover(&lane.rules)?;
     }
     for &(index, room) in &plan.rooms {
         let limit = room.min(plan.capacity.saturating_sub(claims.deliveries.len()));
-        if limit == 0 {
+        if limit == 0 || bytes == 0 {
             claims.full = true;
             break;
         }
         let found = step.claim(&ClaimRequest {
             rules: &lanes[index].rules,
             limit,
+            bytes,
             shard: plan.shard,
             lease_ms,
             holds_nothing: plan.holds_nothing && claims.deliveries.is_empty(),
         })?;
         claims.quiet |= found.wants_to_be_alone;
-        claims.full |= found.deliveries.len() == limit;
+        let found_bytes = found.deliveries.iter().map(|d| d.payload.len()).sum();
+        bytes = bytes.saturating_sub(found_bytes);
+        claims.full |= found.deliveries.len() == limit || bytes == 0;
         let is_alone = found.deliveries.first().is_some_and(|d| d.facts.lost > 0);
         claims.deliveries.extend(found.deliveries.into_iter().map(|delivery| (index, delivery)));
         if is_alone {

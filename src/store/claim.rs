@@ -17,6 +17,8 @@ pub(crate) struct ClaimRequest<'a> {
     pub rules: &'a Rules,
     /// At most so many rows.
     pub limit: usize,
+    /// No more rows once their payloads have so many bytes.
+    pub bytes: usize,
     /// Only rows whose `id % count == index`.
     pub shard: (u32, u32),
     /// How long the lease lasts.
@@ -73,7 +75,17 @@ impl Step<'_> {
             },
             |row| read_candidate(row, &request.rules.operation),
         )?;
-        Ok(rows.collect::<Result<_, _>>()?)
+        let mut candidates = Vec::new();
+        let mut bytes = 0;
+        for row in rows {
+            let candidate: Candidate = row?;
+            bytes += candidate.intent.as_ref().map_or(0, |intent| intent.payload.len());
+            candidates.push(candidate);
+            if bytes >= request.bytes {
+                break;
+            }
+        }
+        Ok(candidates)
     }
 
     fn claim_one(
@@ -261,7 +273,7 @@ struct StoredIntent {
     endpoint: Option<String>,
     method: String,
     content_type: String,
-    payload: String,
+    payload: Arc<str>,
     headers: Vec<(String, String)>,
     ordering_key: Option<String>,
     created_at: i64,

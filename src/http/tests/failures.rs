@@ -168,7 +168,7 @@ fn a_peer_that_never_reads_ends_at_the_time_to_send() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let quick = Timeouts { send: Duration::from_millis(300), ..short() };
     let http = http(&format!("http://{}/ok", listener.local_addr().unwrap())).timeouts(quick);
-    let delivery = Delivery { payload: "x".repeat(48 << 20), ..delivery("k") };
+    let delivery = Delivery { payload: "x".repeat(48 << 20).into(), ..delivery("k") };
     let started = Instant::now();
     let outcome = http.deliver(&delivery);
     assert_eq!(kind(&outcome), ("maybe_sent", "timeout"), "{outcome:?}");

@@ -11,7 +11,7 @@ fn the_stored_intent_arrives_unchanged() {
     let server = Server::start();
     let payload = "{\"b\": 1,\n \"a\":\"\u{e9}\u{1f600}\\u0000\"}";
     let delivery = Delivery {
-        payload: payload.to_owned(),
+        payload: payload.into(),
         method: "PUT".to_owned(),
         content_type: "application/vnd.x+json; charset=utf-8".to_owned(),
         headers: vec![header("traceparent", "00-1-2-01"), header("X-Schema", "v 2")],
@@ -47,7 +47,7 @@ fn an_empty_payload_sends_no_body_where_the_method_needs_none() {
         ("PUT", Some("0")),
         ("PATCH", Some("0")),
     ] {
-        let empty = Delivery { method: method.into(), payload: String::new(), ..delivery(method) };
+        let empty = Delivery { method: method.into(), payload: "".into(), ..delivery(method) };
         http.deliver(&empty);
         let request = server.requests_for(method).remove(0);
         assert_eq!(request.header("content-length"), length, "{method}");
