@@ -2,11 +2,13 @@
 
 use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::rusqlite::{Connection, Transaction};
-use sqlite_outbox::{ErrorKind, Filter, Intent, Operation, Outbox, Relay, Result, Status};
+use sqlite_outbox::{
+    Delivery, ErrorKind, Filter, Intent, Operation, Outbox, Outcome, Receipt, Relay, Result, Status,
+};
 
 use crate::child;
 use crate::wire::Wire;
-use crate::world::{DEDUPLICATES, immediate, pay};
+use crate::world::{DEDUPLICATES, World, immediate, pay};
 
 const PAYLOAD_MAX: usize = 1024 * 1024;
 
@@ -97,6 +99,32 @@ fn payloads_of_every_size_up_to_the_limit_arrive_and_larger_ones_are_refused() {
 
 fn size_version(size: usize) -> i64 {
     i64::try_from(size).unwrap() + 1
+}
+
+/// The relay claimed by the number of rows alone, so that its memory was bounded by the batch times
+/// the largest payload.
+#[test]
+fn large_payloads_are_not_claimed_by_the_hundred() {
+    if !child::is_child() {
+        return child::run("limits::large_payloads_are_not_claimed_by_the_hundred", &[]);
+    }
+    let world = World::new();
+    let payload = "x".repeat(PAYLOAD_MAX);
+    for i in 0..100 {
+        world.enqueue(&pay(&format!("order-{i}")).content_type("text/plain").payload(&payload));
+    }
+    let relay = Relay::builder(&world.outbox)
+        .operation(
+            "pay",
+            Operation::new(DEDUPLICATES, |_: &Delivery| Outcome::Succeeded(Receipt::new())),
+        )
+        .workers(4)
+        .build()
+        .unwrap();
+    let before = peak_memory();
+    assert_eq!(relay.drain().unwrap().succeeded, 100);
+    let grown = peak_memory() - before;
+    assert!(grown < 64 * 1024, "{grown} KiB");
 }
 
 /// Listing loaded every payload. What is listed holds none, and to get at it SQLite must not walk
