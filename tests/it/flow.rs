@@ -136,7 +136,7 @@ fn a_downstream_that_is_silent_ends_by_the_time_out_and_holds_nobody_up() {
             wire.world.enqueue(&sqlite_outbox::Intent::new("mail", format!("order-{i}")));
         }
         let relay = Relay::builder(&wire.world.outbox)
-            .operation("pay", Operation::new(downstream, wire.to("/silent")))
+            .operation("pay", Operation::new(downstream, wire.to("/silent").timeouts(short())))
             .operation("mail", Operation::new(downstream, wire.to("/ok")))
             .workers(8)
             .build()
@@ -167,7 +167,7 @@ fn the_configured_time_is_the_one_in_force() {
     assert_eq!(wire.server.requests().len(), 1);
 
     let second = wire.world.enqueue(&pay("order-2"));
-    wire.drain(Unprotected, "/slow/700");
+    wire.relay(Unprotected, wire.to("/slow/700").timeouts(short())).drain().unwrap();
     assert_eq!(wire.world.entry(second).status, Status::Unknown);
     assert_eq!(wire.class(second).as_deref(), Some("timeout"));
 }

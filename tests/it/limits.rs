@@ -127,9 +127,9 @@ fn large_payloads_are_not_claimed_by_the_hundred() {
     assert!(grown < 64 * 1024, "{grown} KiB");
 }
 
-/// Listing loaded every payload. What is listed holds none, and to get at it SQLite must not walk
-/// over the pages of one either. Without `auto_vacuum`, as in a file that the application made,
-/// it has to walk them to reach a column that stands behind the payload.
+/// Listing loaded every payload. What is listed holds none, and getting at it must not
+/// lead over the pages of one either, as it would if a column stood behind the payload. The
+/// application made the file, without the `auto_vacuum` that lets those pages be skipped.
 #[test]
 fn listing_reads_no_payloads() {
     if !child::is_child() {

@@ -9,7 +9,7 @@ use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::{ErrorKind, Http, Intent, Operation, Relay, Status};
 
 use crate::child;
-use crate::wire::{Wire, http};
+use crate::wire::{Wire, hasty, http};
 use crate::world::{DEDUPLICATES, pay};
 
 /// Keeps what this crate logs, at every level.
@@ -63,7 +63,7 @@ fn no_secret_is_logged_stored_or_told() {
             path => wire.server.url(path),
         };
         let url = format!("{origin}/SENTINEL1?token=SENTINEL2");
-        let configured = http()
+        let configured = hasty()
             .endpoint(&url)
             .unwrap()
             .header("authorization", "Bearer SENTINEL3")

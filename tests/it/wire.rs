@@ -89,9 +89,16 @@ impl Wire {
     }
 }
 
-/// A transport with short phases, for intents that name an endpoint on loopback.
+/// A transport for intents that name an endpoint on loopback.
 pub fn http() -> Http {
-    Http::new().timeouts(short()).allow_addresses(["127.0.0.0/8"]).unwrap()
+    let long = Duration::from_secs(10);
+    let timeouts = Timeouts { response: long, body: long, ..Timeouts::default() };
+    Http::new().timeouts(timeouts).allow_addresses(["127.0.0.0/8"]).unwrap()
+}
+
+/// The same in a hurry, for answers that never come.
+pub fn hasty() -> Http {
+    http().timeouts(short())
 }
 
 /// Short where a test waits for the end of a phase.
