@@ -1,13 +1,15 @@
 //! What each failure of a connection leads to: one test each, under three contracts.
 
+use std::io::Read;
 use std::net::TcpListener;
+use std::time::Duration;
 
-use sqlite_outbox::Status;
 use sqlite_outbox::Status::{Dead, Pending, Succeeded, Unknown};
+use sqlite_outbox::{Handler, Status};
 
 use crate::downstream::Downstream as Server;
-use crate::wire::{Contract, Wire, hasty};
-use crate::world::pay;
+use crate::wire::{Contract, Wire, hasty, http};
+use crate::world::{DEDUPLICATES, WINDOW, pay};
 
 /// What a failure proves.
 #[derive(Clone, Copy)]
@@ -179,4 +181,40 @@ fn a_redirect_that_may_follow_the_effect() {
 #[test]
 fn a_redirect_that_repeats_the_request() {
     fails("/redirect/307/naive", "redirect", Refused);
+}
+
+/// The window is asked about where the outcome is written down, not where the attempt began.
+#[test]
+fn a_failure_that_is_recorded_outside_the_window_is_not_repeated() {
+    let wire = Wire::new();
+    let id = wire.world.enqueue(&pay("order-1"));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}/ok", listener.local_addr().unwrap());
+    let clock = wire.world.clock.clone();
+    let serving = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        assert!(socket.read(&mut [0; 4096]).unwrap() > 0);
+        clock.advance(WINDOW);
+    });
+    wire.relay(DEDUPLICATES, http().endpoint(&endpoint).unwrap()).drain().unwrap();
+    serving.join().unwrap();
+    assert_eq!(wire.world.entry(id).status, Unknown);
+    wire.drain(DEDUPLICATES, "/ok");
+    assert_eq!(wire.server.connections(), 0);
+}
+
+/// The edge: the attempt must end before the downstream forgets the key.
+#[test]
+fn an_attempt_that_could_end_outside_the_window_is_not_made() {
+    for (late, status, requests) in [(0, Succeeded, 2), (1, Unknown, 1)] {
+        let wire = Wire::new();
+        let id = wire.world.enqueue(&pay("order-1"));
+        wire.drain(DEDUPLICATES, "/lostdedupe/1");
+        let time_limit = wire.to("/ok").time_limit();
+        wire.world.clock.advance(WINDOW - time_limit + Duration::from_millis(late));
+        wire.drain(DEDUPLICATES, "/ok");
+        assert_eq!(wire.world.entry(id).status, status);
+        assert_eq!(wire.server.requests().len(), requests);
+        assert_eq!(wire.server.effects(&wire.world.entry(id).idempotency_key), 1);
+    }
 }
