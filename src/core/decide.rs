@@ -83,7 +83,7 @@ pub(crate) fn decide(
         Outcome::NotSent(failure) => {
             facts.attempts = facts.attempts.saturating_sub(1);
             let delay = policy.delay(facts.tries, failure, roll);
-            pending(facts, now.saturating_add(delay), failure)
+            pending(facts, now.saturating_add(delay), failure, policy)
         }
         Outcome::MaybeSent(failure) => {
             facts.in_doubt_since.get_or_insert(facts.claimed_at);
@@ -185,7 +185,7 @@ fn retry_or_give_up(
     if give_up_at.is_some_and(|at| due_at > at) {
         return buried(facts, failure, "; the time to give up is reached");
     }
-    pending(facts, due_at, failure)
+    pending(facts, due_at, failure, policy)
 }
 
 /// Dead, or a person's matter where any attempt may have been applied.
@@ -207,8 +207,10 @@ fn parked(status: Status, facts: Facts, failure: &Failure, why: &str) -> Decisio
     }
 }
 
-fn pending(facts: Facts, due_at: i64, failure: &Failure) -> Decision {
-    Decision { due_at: Some(due_at), ..parked(Status::Pending, facts, failure, "") }
+fn pending(facts: Facts, due_at: i64, failure: &Failure, policy: &Policy) -> Decision {
+    let is_capped = failure.retry_after.is_some_and(|asked| asked > policy.retry_after_max);
+    let why = if is_capped { "; it asked for a longer wait than is obeyed" } else { "" };
+    Decision { due_at: Some(due_at), ..parked(Status::Pending, facts, failure, why) }
 }
 
 fn why_no_repeat(downstream: Downstream) -> &'static str {
