@@ -264,7 +264,9 @@ fn bare_claim(conn: &Connection, token: i64, now: i64) -> Vec<i64> {
 
 fn bare_record(conn: &Connection, id: i64, token: i64, now: i64) {
     let changed = conn
-        .prepare_cached("DELETE FROM outbox_lease WHERE id = ?1 AND state = 'in_flight' AND token IS ?2")
+        .prepare_cached(
+            "DELETE FROM outbox_lease WHERE id = ?1 AND state = 'in_flight' AND token IS ?2",
+        )
         .unwrap()
         .execute((id, token))
         .unwrap();

@@ -1,5 +1,6 @@
 //! One binary for all integration tests.
 
+mod clients;
 mod downstream;
 #[cfg(feature = "http")]
 mod http;
