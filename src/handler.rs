@@ -1,8 +1,8 @@
 //! What carries out an intent, and the intent as it sees it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
 use crate::core::contract::Downstream;
@@ -21,7 +21,9 @@ pub trait Handler: Send + Sync {
     fn deliver(&self, delivery: &Delivery) -> Outcome;
 
     /// The longest one attempt may take. The lease must be longer, and nothing is sent whose
-    /// attempt could end after the downstream has forgotten the key. Defaults to 60 s.
+    /// attempt could end after the downstream has forgotten the key. An attempt that overruns it
+    /// by more than the lease is no longer renewed: the row is taken back as one whose process
+    /// died, and what the handler says later is recorded as late. Defaults to 60 s.
     fn time_limit(&self) -> Duration {
         Duration::from_secs(60)
     }
@@ -162,11 +164,13 @@ impl Delivery {
 pub(crate) struct Lease {
     expires_at: AtomicI64,
     clock: Arc<dyn Clock>,
+    /// When a worker began. Monotonic, so that a machine that slept did not work meanwhile.
+    began: OnceLock<Instant>,
 }
 
 impl Lease {
     pub fn new(expires_at: i64, clock: Arc<dyn Clock>) -> Self {
-        Self { expires_at: AtomicI64::new(expires_at), clock }
+        Self { expires_at: AtomicI64::new(expires_at), clock, began: OnceLock::new() }
     }
 
     pub fn holds_for(&self, needed: Duration) -> bool {
@@ -175,6 +179,15 @@ impl Lease {
 
     pub fn extend_to(&self, expires_at: i64) {
         self.expires_at.store(expires_at, Ordering::Release);
+    }
+
+    pub fn begin(&self) {
+        self.began.get_or_init(Instant::now);
+    }
+
+    /// For how long a worker has had it; zero while it waits for one.
+    pub fn worked_for(&self) -> Duration {
+        self.began.get().map_or(Duration::ZERO, Instant::elapsed)
     }
 
     /// Marks the lease as taken by somebody else.

@@ -22,7 +22,7 @@ pub(super) struct Engine {
     writer: Writer,
     lanes: Vec<Lane>,
     /// Deliveries that are with a worker or wait for one, by fencing token and row.
-    held: HashMap<(i64, i64), Delivery>,
+    held: HashMap<(i64, i64), (usize, Delivery)>,
     /// How many bytes of payloads those have together.
     held_bytes: usize,
     /// Outcomes that are not written yet. They are kept for as long as the process lives.
@@ -184,7 +184,9 @@ impl Engine {
         let plan = claiming.then(|| self.plan());
         let mut step = self.writer.step(now, Arc::clone(self.shared.outbox.clock()))?;
         write_back(&mut step, &self.lanes, &self.unrecorded, &self.unreleased)?;
-        let renewed = if renewing { renew(&step, &self.held, lease_ms)? } else { Vec::new() };
+        let lease = self.shared.options.lease;
+        let renewed =
+            if renewing { renew(&step, &self.lanes, &self.held, lease)? } else { Vec::new() };
         let claims = match &plan {
             Some(plan) => claim(&mut step, &self.lanes, plan, lease_ms)?,
             None => Claims::default(),
@@ -222,7 +224,7 @@ impl Engine {
     fn hold(&mut self, lane: usize, delivery: Delivery) -> Work {
         let key = (delivery.token, delivery.id);
         self.held_bytes += delivery.payload.len();
-        self.held.insert(key, delivery.clone());
+        self.held.insert(key, (lane, delivery.clone()));
         let lane_ref = &mut self.lanes[lane];
         lane_ref.held += 1;
         Work {
@@ -243,7 +245,7 @@ impl Engine {
 
     /// How many more rows this relay may hold.
     fn capacity(&self) -> usize {
-        let alone = self.held.values().any(|held| held.facts.lost > 0);
+        let alone = self.held.values().any(|(_, held)| held.facts.lost > 0);
         if alone || (self.quiet && !self.held.is_empty()) || self.bytes_left() == 0 {
             return 0;
         }
@@ -329,16 +331,28 @@ fn write_back(
     Ok(())
 }
 
-/// Extends the leases of everything held. Which of them were still held counts only once the
-/// step is committed.
+/// Extends the leases of what is held and not long overdue: a handler that never comes back must
+/// not keep its row for ever. Which were still held counts only once the step is committed.
 fn renew(
     step: &Step<'_>,
-    held: &HashMap<(i64, i64), Delivery>,
-    lease_ms: i64,
+    lanes: &[Lane],
+    held: &HashMap<(i64, i64), (usize, Delivery)>,
+    lease: Duration,
 ) -> Result<Vec<(Arc<Lease>, bool)>> {
-    held.values()
-        .map(|delivery| Ok((Arc::clone(&delivery.lease), step.renew(delivery, lease_ms)?)))
-        .collect()
+    let mut renewed = Vec::new();
+    for (lane, delivery) in held.values() {
+        let bound = lanes[*lane].policy.time_limit.saturating_add(lease);
+        if delivery.lease.worked_for() > bound {
+            log::warn!(
+                "intent {}: its handler is long past its time limit; the lease is not renewed",
+                delivery.id
+            );
+            continue;
+        }
+        let is_held = step.renew(delivery, millis(lease))?;
+        renewed.push((Arc::clone(&delivery.lease), is_held));
+    }
+    Ok(renewed)
 }
 
 fn claim(step: &mut Step<'_>, lanes: &[Lane], plan: &Plan, lease_ms: i64) -> Result<Claims> {

@@ -43,6 +43,7 @@ pub(super) fn work(deliveries: &Receiver<Work>, reports: &Sender<Report>, clock:
 pub(super) fn attempt(work: Work, clock: &dyn Clock) -> Report {
     let Work { lane, delivery, handler, policy } = work;
     let began = Instant::now();
+    delivery.lease.begin();
     let outcome = may_send(&delivery, &policy, clock).then(|| {
         catch_unwind(AssertUnwindSafe(|| handler.deliver(&delivery))).unwrap_or_else(|payload| {
             let text = panic_text(payload.as_ref());

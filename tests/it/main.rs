@@ -6,6 +6,9 @@ mod answers;
 mod checklist;
 #[cfg(feature = "http")]
 mod child;
+mod clients;
+#[cfg(feature = "http")]
+mod crash;
 mod downstream;
 #[cfg(feature = "http")]
 mod flow;
@@ -13,6 +16,8 @@ mod flow;
 mod http;
 #[cfg(feature = "http")]
 mod limits;
+#[cfg(feature = "http")]
+mod process;
 mod record;
 #[cfg(feature = "http")]
 mod retries;
