@@ -16,6 +16,7 @@ pub use rusqlite;
 
 pub use crate::clock::{Clock, SystemClock};
 pub use crate::core::backoff::{Backoff, Jitter};
+pub use crate::core::classify::OnConflict;
 pub use crate::core::contract::{Downstream, OnDead};
 pub use crate::core::entry::{AuditEvent, Entry, Filter, OperationStats};
 pub use crate::core::intent::Intent;
@@ -25,6 +26,8 @@ pub use crate::core::status::Status;
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::event::{Event, EventKind};
 pub use crate::handler::{Delivery, Handler};
+#[cfg(feature = "http")]
+pub use crate::http::{Http, Timeouts};
 pub use crate::outbox::{Outbox, OutboxBuilder};
 pub use crate::relay::{DrainReport, Operation, Relay, RelayBuilder, RelayHandle, ShutdownReport};
 pub use crate::store::{Enqueued, ReplayReport};

@@ -1,4 +1,165 @@
-//! stub
-pub(crate) fn check_headers(_t: &[(String, String)]) -> crate::error::Result<()> {
+//! Which headers an intent or a configuration may carry.
+//!
+//! No message here repeats a value: it may be a credential.
+
+use crate::error::{Error, Result};
+
+/// The header the key is sent in unless the operation says otherwise.
+pub(crate) const IDEMPOTENCY_HEADER: &str = "Idempotency-Key";
+
+/// The most headers one list may hold.
+const HEADERS_MAX: usize = 50;
+
+/// The most bytes the names and values of one list may have together.
+const HEADERS_BYTES_MAX: usize = 8 * 1024;
+
+/// Headers that frame the message or steer the connection: one that could be set freely could
+/// smuggle a second request.
+const RESERVED: [&str; 9] = [
+    "host",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "expect",
+    "te",
+    "upgrade",
+    "trailer",
+    "keep-alive",
+];
+
+/// Checks the headers of an intent, before it is known in which header its key will be sent.
+pub(crate) fn check_headers(headers: &[(String, String)]) -> Result<()> {
+    let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    check_headers_beside(headers, IDEMPOTENCY_HEADER)
+}
+
+/// Checks headers that go out beside the one that carries the key.
+pub(crate) fn check_headers_beside<'a>(
+    headers: impl IntoIterator<Item = (&'a str, &'a str)>,
+    idempotency_header: &str,
+) -> Result<()> {
+    let mut seen: Vec<&str> = Vec::new();
+    let mut bytes = 0;
+    for (name, value) in headers {
+        check_header(name, value, idempotency_header)?;
+        if seen.iter().any(|other| other.eq_ignore_ascii_case(name)) {
+            return Err(invalid(name, "is given twice"));
+        }
+        seen.push(name);
+        bytes += name.len() + value.len();
+    }
+    if seen.len() > HEADERS_MAX || bytes > HEADERS_BYTES_MAX {
+        return Err(Error::invalid(
+            "headers",
+            format!("at most {HEADERS_MAX} of together at most {HEADERS_BYTES_MAX} bytes"),
+        ));
+    }
     Ok(())
+}
+
+/// Checks one header.
+pub(crate) fn check_header(name: &str, value: &str, idempotency_header: &str) -> Result<()> {
+    check_name(name)?;
+    if name.eq_ignore_ascii_case(idempotency_header)
+        || name.eq_ignore_ascii_case(IDEMPOTENCY_HEADER)
+    {
+        return Err(invalid(name, "is set by the relay, from the intent's key"));
+    }
+    if !is_value(value) {
+        return Err(invalid(
+            name,
+            "its value must be visible ASCII, with spaces only inside, and not empty",
+        ));
+    }
+    Ok(())
+}
+
+/// Checks a header's name alone: a token, and none that belongs to the transport.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    let is_token_char = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    if name.is_empty() || !name.bytes().all(is_token_char) {
+        // Not repeated either: a whole line taken for a name holds its value.
+        return Err(Error::invalid(
+            "headers",
+            "a name must consist of ASCII letters, digits and !#$%&'*+-.^_`|~",
+        ));
+    }
+    let lower = name.to_ascii_lowercase();
+    if RESERVED.contains(&lower.as_str()) || lower.starts_with("proxy-") {
+        return Err(invalid(name, "belongs to the transport and cannot be set"));
+    }
+    Ok(())
+}
+
+/// Whether a text may be the value of a header. Transports take more than this, such as tabs and
+/// raw UTF-8, and receivers disagree about what those mean.
+pub(crate) fn is_value(value: &str) -> bool {
+    !value.is_empty()
+        && value.bytes().all(|b| b.is_ascii_graphic() || b == b' ')
+        && !value.starts_with(' ')
+        && !value.ends_with(' ')
+}
+
+fn invalid(name: &str, reason: &str) -> Error {
+    Error::invalid("headers", format!("{name} {reason}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(name: &str, value: &str) -> Result<()> {
+        check_header(name, value, "X-Request-Key")
+    }
+
+    #[test]
+    fn names_are_tokens_and_values_are_visible() {
+        for (name, value) in [
+            ("traceparent", "00-ab-cd-01"),
+            ("X-Schema", "2"),
+            ("authorization", "Bearer a b c"),
+            ("x!#$%&'*+-.^_`|~9", "~"),
+        ] {
+            assert!(check(name, value).is_ok(), "{name}");
+        }
+        for name in ["", "a b", "a:", "a\r\nb", "a\0", "cl\u{e9}", "(x)", "\"x\""] {
+            assert!(check(name, "v").is_err(), "{name:?}");
+        }
+        for value in ["", " ", " a", "a ", "a\tb", "a\r\nb: c", "a\nb", "a\0", "cl\u{e9}", "\x7f"] {
+            assert!(check("x", value).is_err(), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn the_transport_keeps_its_own_headers() {
+        for name in RESERVED {
+            assert!(check(name, "v").is_err(), "{name}");
+            assert!(check(&name.to_ascii_uppercase(), "v").is_err(), "{name}");
+        }
+        for name in ["Proxy-Authorization", "proxy-x", "idempotency-key", "x-request-KEY"] {
+            assert!(check(name, "v").is_err(), "{name}");
+        }
+        assert!(check("content-type", "text/plain").is_ok());
+    }
+
+    #[test]
+    fn values_are_never_repeated() {
+        for (name, value) in
+            [("x", "SENTINEL\r\n"), ("host", "SENTINEL"), ("x: SENTINEL", "SENTINEL")]
+        {
+            assert!(!check(name, value).unwrap_err().to_string().contains("SENTINEL"));
+        }
+    }
+
+    #[test]
+    fn lists_are_bounded_and_name_nothing_twice() {
+        let names: Vec<String> = (0..51).map(|i| format!("x-{i}")).collect();
+        let list = |n: usize| names.iter().take(n).map(|name| (name.as_str(), "v"));
+        assert!(check_headers_beside(list(50), IDEMPOTENCY_HEADER).is_ok());
+        assert!(check_headers_beside(list(51), IDEMPOTENCY_HEADER).is_err());
+        let long = "v".repeat(8192);
+        assert!(check_headers_beside([("x", &long[1..])], IDEMPOTENCY_HEADER).is_ok());
+        assert!(check_headers_beside([("x", long.as_str())], IDEMPOTENCY_HEADER).is_err());
+        assert!(check_headers_beside([("x-a", "1"), ("X-A", "1")], IDEMPOTENCY_HEADER).is_err());
+    }
 }

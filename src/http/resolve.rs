@@ -1,0 +1,361 @@
+//! Turns hosts into addresses, and lets through only those an endpoint may lead to.
+//!
+//! The addresses that pass are the ones connected to: there is no second look-up in which a name
+//! could answer something else.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use http::Uri;
+use ureq::config::Config;
+use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::NextTimeout;
+
+use super::address::{Range, canonical, is_public};
+use crate::core::endpoint::origin;
+
+/// How long an answer is used again: long enough for a burst, short enough for a failover.
+const KNOWN_FOR: Duration = Duration::from_secs(5);
+/// The same for the answer that there is no such name.
+const UNKNOWN_FOR: Duration = Duration::from_secs(1);
+/// The most names remembered.
+const NAMES_MAX: usize = 256;
+/// The most look-ups at a time. The system's look-up cannot be interrupted, so one that hangs
+/// keeps its thread beyond the time-out; this bounds how many can.
+const LOOKUPS_MAX: usize = 8;
+/// The most addresses the transport takes.
+const ADDRESSES_MAX: usize = 16;
+
+/// Which endpoints and addresses may be dialled.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Trust {
+    /// The origin of the configured endpoint: every address is fine.
+    pub endpoint: Option<String>,
+    /// Other origins that the configuration names: the same.
+    pub origins: Vec<String>,
+    /// Ranges in which endpoints from rows may lie although they are not public.
+    pub ranges: Vec<Range>,
+}
+
+impl Trust {
+    /// Whether this origin comes from the configuration.
+    pub fn trusts(&self, origin: &str) -> bool {
+        self.endpoint.iter().chain(&self.origins).any(|trusted| trusted == origin)
+    }
+
+    fn allows(&self, address: IpAddr, secure: bool) -> bool {
+        let address = canonical(address);
+        self.ranges.iter().any(|range| range.contains(address)) || (secure && is_public(address))
+    }
+}
+
+/// Why a host gave no address to connect to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ResolveError {
+    #[error("the name was not found")]
+    NotFound,
+    #[error("the name was not resolved in time")]
+    TimedOut,
+    #[error("no address of the host is allowed")]
+    Refused,
+}
+
+/// The resolver of the transport: literals at once, names through a short memory and a bounded
+/// number of helper threads.
+#[derive(Debug)]
+pub(crate) struct GuardedResolver {
+    trust: Trust,
+    names: Names,
+}
+
+impl GuardedResolver {
+    pub fn new(trust: Trust) -> Self {
+        Self::with_lookup(trust, system_lookup)
+    }
+
+    fn with_lookup(
+        trust: Trust,
+        lookup: impl Fn(&str) -> Vec<IpAddr> + Send + Sync + 'static,
+    ) -> Self {
+        Self { trust, names: Names(Arc::new(Shared::new(Box::new(lookup)))) }
+    }
+
+    fn addresses(&self, uri: &Uri, limit: Duration) -> Result<Vec<IpAddr>, ResolveError> {
+        let host = uri.host().unwrap_or_default();
+        let mut addresses = match literal(host) {
+            Some(address) => vec![address],
+            None => self.names.addresses(&host.to_ascii_lowercase(), limit)?,
+        };
+        if !self.trust.trusts(&origin(uri)) {
+            let secure = uri.scheme_str() == Some("https");
+            addresses.retain(|address| self.trust.allows(*address, secure));
+            if addresses.is_empty() {
+                return Err(ResolveError::Refused);
+            }
+        }
+        Ok(addresses)
+    }
+}
+
+impl Resolver for GuardedResolver {
+    fn resolve(
+        &self,
+        uri: &Uri,
+        _config: &Config,
+        timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        let secure = uri.scheme_str() == Some("https");
+        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
+        let addresses = self
+            .addresses(uri, *timeout.after)
+            .map_err(|error| ureq::Error::Other(Box::new(error)))?;
+        let mut resolved = self.empty();
+        for address in addresses.into_iter().take(ADDRESSES_MAX) {
+            resolved.push(SocketAddr::new(address, port));
+        }
+        Ok(resolved)
+    }
+}
+
+/// The address a host spells out. Forms that only the system's look-up takes for an address, such
+/// as `127.1` or `0x7f000001`, are left to it, and its answer is filtered like any other.
+fn literal(host: &str) -> Option<IpAddr> {
+    let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    bare.parse().ok()
+}
+
+fn system_lookup(host: &str) -> Vec<IpAddr> {
+    // The reason of a failure is not kept: systems word it differently, and retrying is the
+    // answer to all of them.
+    (host, 0).to_socket_addrs().map(|found| found.map(|a| a.ip()).collect()).unwrap_or_default()
+}
+
+#[derive(Debug, Clone)]
+struct Names(Arc<Shared>);
+
+/// Finds the addresses of a name: the system, or a test.
+type Lookup = Box<dyn Fn(&str) -> Vec<IpAddr> + Send + Sync>;
+
+struct Shared {
+    lookup: Lookup,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    names: HashMap<String, Entry>,
+    running: usize,
+}
+
+enum Entry {
+    Asking,
+    /// No addresses: there is no such name.
+    Answered {
+        addresses: Vec<IpAddr>,
+        until: Instant,
+    },
+}
+
+impl Shared {
+    fn new(lookup: Lookup) -> Self {
+        Self { lookup, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn answer(&self, host: String, addresses: Vec<IpAddr>) {
+        let until = Instant::now() + if addresses.is_empty() { UNKNOWN_FOR } else { KNOWN_FOR };
+        let mut state = self.lock();
+        state.running -= 1;
+        state.names.insert(host, Entry::Answered { addresses, until });
+        drop(state);
+        self.changed.notify_all();
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+impl Names {
+    /// The addresses of a name. Threads that ask for the same name share one look-up.
+    fn addresses(&self, host: &str, limit: Duration) -> Result<Vec<IpAddr>, ResolveError> {
+        let started = Instant::now();
+        let mut state = self.0.lock();
+        loop {
+            let now = Instant::now();
+            match state.names.get(host) {
+                Some(Entry::Answered { addresses, until }) if *until > now => {
+                    if addresses.is_empty() {
+                        return Err(ResolveError::NotFound);
+                    }
+                    return Ok(addresses.clone());
+                }
+                Some(Entry::Asking) => {}
+                _ if state.running < LOOKUPS_MAX => self.ask(&mut state, host)?,
+                _ => {}
+            }
+            let left = limit.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                return Err(ResolveError::TimedOut);
+            }
+            let waited = self.0.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn ask(&self, state: &mut State, host: &str) -> Result<(), ResolveError> {
+        if state.names.len() >= NAMES_MAX {
+            state.names.retain(|_, entry| matches!(entry, Entry::Asking));
+        }
+        let (shared, name) = (Arc::clone(&self.0), host.to_owned());
+        std::thread::Builder::new()
+            .name("outbox-resolve".to_owned())
+            .spawn(move || {
+                let addresses = (shared.lookup)(&name);
+                shared.answer(name, addresses);
+            })
+            .map_err(|_| ResolveError::TimedOut)?;
+        state.running += 1;
+        state.names.insert(host.to_owned(), Entry::Asking);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    fn ips(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    fn resolver(ranges: &[&str], answer: &'static [&'static str]) -> GuardedResolver {
+        let trust = Trust {
+            endpoint: Some("http://trusted.example".into()),
+            origins: Vec::new(),
+            ranges: ranges.iter().map(|range| range.parse().unwrap()).collect(),
+        };
+        GuardedResolver::with_lookup(trust, move |_| ips(answer))
+    }
+
+    fn resolve(resolver: &GuardedResolver, uri: &str) -> Result<Vec<IpAddr>, ResolveError> {
+        resolver.addresses(&uri.parse().unwrap(), LONG)
+    }
+
+    #[test]
+    fn every_address_of_a_name_is_filtered() {
+        let resolver = resolver(&[], &["10.0.0.1", "1.1.1.1", "::1", "::ffff:127.0.0.1"]);
+        assert_eq!(resolve(&resolver, "https://a.example/"), Ok(ips(&["1.1.1.1"])));
+    }
+
+    #[test]
+    fn private_addresses_are_refused_and_ranges_open_them() {
+        let refused = Err(ResolveError::Refused);
+        assert_eq!(resolve(&resolver(&[], &["10.0.0.1"]), "https://a.example/"), refused);
+        let open = resolver(&["10.0.0.0/8"], &["::ffff:10.0.0.1"]);
+        assert_eq!(resolve(&open, "https://a.example/"), Ok(ips(&["::ffff:10.0.0.1"])));
+        assert_eq!(resolve(&open, "https://127.0.0.1/"), refused);
+        assert_eq!(resolve(&open, "https://[::1]/"), refused);
+    }
+
+    #[test]
+    fn plain_http_is_for_named_ranges_only() {
+        let refused = Err(ResolveError::Refused);
+        assert_eq!(resolve(&resolver(&[], &["1.1.1.1"]), "http://a.example/"), refused);
+        let open = resolver(&["10.0.0.0/8"], &["10.0.0.1"]);
+        assert_eq!(resolve(&open, "http://a.example/"), Ok(ips(&["10.0.0.1"])));
+        assert_eq!(resolve(&open, "http://1.1.1.1/"), refused);
+    }
+
+    #[test]
+    fn a_trusted_origin_may_lead_anywhere_and_nothing_else_of_that_host_may() {
+        let resolver = resolver(&[], &["127.0.0.1"]);
+        assert_eq!(resolve(&resolver, "http://TRUSTED.example:80/x"), Ok(ips(&["127.0.0.1"])));
+        for uri in ["https://trusted.example/", "http://trusted.example:81/"] {
+            assert_eq!(resolve(&resolver, uri), Err(ResolveError::Refused));
+        }
+    }
+
+    #[test]
+    fn aliases_of_loopback_are_refused_whatever_they_look_like() {
+        let resolver = GuardedResolver::new(Trust::default());
+        for host in [
+            "127.0.0.1",
+            "127.1",
+            "0x7f.1",
+            "0x7f000001",
+            "2130706433",
+            "017700000001",
+            "0",
+            "localhost",
+            "[::1]",
+            "[::ffff:127.0.0.1]",
+            "[0:0:0:0:0:ffff:7f00:1]",
+            "[64:ff9b::7f00:1]",
+            "[2002:7f00:1::]",
+            "169.254.169.254",
+            "[fd00:ec2::254]",
+        ] {
+            for scheme in ["http", "https"] {
+                let result = resolve(&resolver, &format!("{scheme}://{host}/"));
+                // A system that knows no such spelling does not reach the filter.
+                assert!(
+                    matches!(result, Err(ResolveError::Refused | ResolveError::NotFound)),
+                    "{host}: {result:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn literals_need_no_lookup_and_names_are_remembered() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&asked);
+        let resolver = GuardedResolver::with_lookup(Trust::default(), move |host| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            if host == "a.example" { ips(&["1.1.1.1"]) } else { Vec::new() }
+        });
+        assert!(resolve(&resolver, "https://1.1.1.1/").is_ok());
+        assert!(resolve(&resolver, "https://[2606:4700::1111]/").is_ok());
+        assert_eq!(asked.load(Ordering::SeqCst), 0);
+        for uri in ["https://a.example/", "https://A.Example/"] {
+            assert!(resolve(&resolver, uri).is_ok());
+        }
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        assert_eq!(resolve(&resolver, "https://b.example/"), Err(ResolveError::NotFound));
+    }
+
+    #[test]
+    fn a_hanging_lookup_ends_at_its_time_out_and_takes_a_bounded_number_of_threads() {
+        let (release, held) = mpsc::channel::<()>();
+        let held = Mutex::new(held);
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&asked);
+        let resolver = GuardedResolver::with_lookup(Trust::default(), move |_| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            let _ = held.lock().unwrap().recv();
+            Vec::new()
+        });
+        for i in 0..LOOKUPS_MAX + 4 {
+            let uri: Uri = format!("https://{i}.example/").parse().unwrap();
+            let result = resolver.addresses(&uri, Duration::from_millis(5));
+            assert_eq!(result, Err(ResolveError::TimedOut));
+        }
+        assert!(asked.load(Ordering::SeqCst) <= LOOKUPS_MAX);
+        drop(release);
+    }
+}

@@ -1,0 +1,94 @@
+//! Deliveries against real sockets: what each failure proves, and what is sent where.
+
+mod failures;
+mod security;
+mod tls;
+mod wire;
+
+#[path = "../../tests/it/downstream.rs"]
+mod downstream;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::downstream::Downstream as Server;
+use super::{Http, Timeouts};
+use crate::clock::SystemClock;
+use crate::core::contract::Downstream;
+use crate::core::decide::Facts;
+use crate::core::outcome::Outcome;
+use crate::handler::{Delivery, Handler, Lease};
+
+/// A first attempt of an intent without an endpoint.
+fn delivery(key: &str) -> Delivery {
+    Delivery {
+        id: 7,
+        tenant_id: String::new(),
+        operation: "charge".into(),
+        entity_id: "order-1".into(),
+        intent_version: 1,
+        idempotency_key: key.into(),
+        args_hash: None,
+        endpoint: None,
+        method: "POST".into(),
+        content_type: "application/json".into(),
+        payload: r#"{"amount":1}"#.into(),
+        headers: Vec::new(),
+        ordering_key: None,
+        created_at: 1_700_000_000_000,
+        downstream: Downstream::DeduplicatesByKey { window: Duration::from_secs(86_400) },
+        facts: Facts { attempts: 1, tries: 1, ..Facts::default() },
+        token: 1,
+        lease: Arc::new(Lease::new(i64::MAX, Arc::new(SystemClock))),
+    }
+}
+
+fn delivery_to(key: &str, endpoint: impl Into<String>) -> Delivery {
+    Delivery { endpoint: Some(endpoint.into()), ..delivery(key) }
+}
+
+/// Phases that are short where the test waits for them to end.
+fn short() -> Timeouts {
+    let short = Duration::from_millis(200);
+    let long = Duration::from_secs(10);
+    Timeouts { resolve: long, connect: long, send: long, response: short, body: short }
+}
+
+fn http(endpoint: &str) -> Http {
+    Http::new().endpoint(endpoint).unwrap().timeouts(short())
+}
+
+/// Delivers once to a path of a fresh server.
+fn deliver(path: &str) -> (Outcome, Server) {
+    let server = Server::start();
+    let outcome = http(&server.url(path)).deliver(&delivery("k"));
+    (outcome, server)
+}
+
+/// The kind of an outcome with its class.
+fn kind(outcome: &Outcome) -> (&'static str, &str) {
+    let class = outcome.failure().map_or("", |failure| failure.class.as_ref());
+    let kind = match outcome {
+        Outcome::Succeeded(_) => "succeeded",
+        Outcome::NotSent(_) => "not_sent",
+        Outcome::MaybeSent(_) => "maybe_sent",
+        Outcome::Transient(_) => "transient",
+        Outcome::Limited(_) => "limited",
+        Outcome::Rejected(_) => "rejected",
+        Outcome::NeedsReview(_) => "needs_review",
+    };
+    (kind, class)
+}
+
+/// Runs one test of this binary again in a process of its own, with these variables set.
+fn in_child(test: &str, variables: &[(&str, &str)]) {
+    let exe = std::env::current_exe().unwrap();
+    let output = std::process::Command::new(exe)
+        .args(["--exact", &format!("http::tests::{test}"), "--nocapture"])
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(printed.contains("1 passed"), "the test has another name: {printed}");
+}

@@ -1,0 +1,190 @@
+//! What a request looks like when it arrives.
+
+use super::*;
+
+fn header(name: &str, value: &str) -> (String, String) {
+    (name.to_owned(), value.to_owned())
+}
+
+#[test]
+fn the_stored_intent_arrives_unchanged() {
+    let server = Server::start();
+    let payload = "{\"b\": 1,\n \"a\":\"\u{e9}\u{1f600}\\u0000\"}";
+    let delivery = Delivery {
+        payload: payload.to_owned(),
+        method: "PUT".to_owned(),
+        content_type: "application/vnd.x+json; charset=utf-8".to_owned(),
+        headers: vec![header("traceparent", "00-1-2-01"), header("X-Schema", "v 2")],
+        ..delivery("charge:0a1b")
+    };
+    let outcome = http(&server.url("/ok?x=1&y=%20")).deliver(&delivery);
+    assert!(matches!(outcome, Outcome::Succeeded(_)), "{outcome:?}");
+    let request = server.requests().remove(0);
+    assert_eq!((request.method.as_str(), request.path.as_str()), ("PUT", "/ok?x=1&y=%20"));
+    assert_eq!(request.body, payload);
+    for (name, value) in [
+        ("content-type", "application/vnd.x+json; charset=utf-8"),
+        ("idempotency-key", "charge:0a1b"),
+        ("traceparent", "00-1-2-01"),
+        ("x-schema", "v 2"),
+        ("accept-encoding", "identity"),
+        ("user-agent", concat!("sqlite-outbox/", env!("CARGO_PKG_VERSION"))),
+    ] {
+        assert_eq!(request.header(name), Some(value));
+        assert_eq!(request.count(name), 1, "{name}");
+    }
+}
+
+#[test]
+fn an_empty_payload_sends_no_body_where_the_method_needs_none() {
+    let server = Server::start();
+    let http = http(&server.url("/ok"));
+    for (method, length) in [
+        ("GET", None),
+        ("DELETE", None),
+        ("HEAD", None),
+        ("POST", Some("0")),
+        ("PUT", Some("0")),
+        ("PATCH", Some("0")),
+    ] {
+        let empty = Delivery { method: method.into(), payload: String::new(), ..delivery(method) };
+        http.deliver(&empty);
+        let request = server.requests_for(method).remove(0);
+        assert_eq!(request.header("content-length"), length, "{method}");
+        assert_eq!(request.header("content-type").is_some(), length.is_some(), "{method}");
+        assert_eq!(request.header("transfer-encoding"), None, "{method}");
+    }
+    http.deliver(&Delivery { method: "DELETE".into(), ..delivery("with-body") });
+    assert_eq!(server.requests_for("with-body")[0].body, r#"{"amount":1}"#);
+}
+
+#[test]
+fn methods_that_cannot_be_used_are_refused_before_anything_is_sent() {
+    let server = Server::start();
+    for method in ["", "PO ST", "POST\r\n", "CONNECT", "TRACE", "HEAD", "P\u{d6}ST"] {
+        let outcome =
+            http(&server.url("/ok")).deliver(&Delivery { method: method.into(), ..delivery("k") });
+        assert_eq!(kind(&outcome), ("rejected", "method"), "{method:?}: {outcome:?}");
+    }
+    assert_eq!(server.connections(), 0);
+}
+
+#[test]
+fn the_configuration_wins_over_the_row_and_the_rows_content_type_over_its_column() {
+    let server = Server::start();
+    let http = http(&server.url("/ok")).header("X-Version", "configured").unwrap();
+    let headers = vec![header("x-version", "row"), header("Content-Type", "text/plain")];
+    http.deliver(&Delivery { headers, ..delivery("k") });
+    let request = server.requests().remove(0);
+    assert_eq!(request.header("x-version"), Some("configured"));
+    assert_eq!(request.count("x-version"), 1);
+    assert_eq!(request.header("content-type"), Some("text/plain"));
+    assert_eq!(request.count("content-type"), 1);
+}
+
+#[test]
+fn bad_headers_of_a_row_are_refused_before_anything_is_sent() {
+    let server = Server::start();
+    for (name, value) in [
+        ("Host", "evil.example"),
+        ("Content-Length", "0"),
+        ("Transfer-Encoding", "chunked"),
+        ("Connection", "close"),
+        ("Expect", "100-continue"),
+        ("Proxy-Authorization", "x"),
+        ("Idempotency-Key", "other"),
+        ("x", "a\r\nb: c"),
+        ("x", ""),
+        ("x", "a\tb"),
+        ("x", "cl\u{e9}"),
+        ("x y", "a"),
+    ] {
+        let delivery = Delivery { headers: vec![header(name, value)], ..delivery("k") };
+        let outcome = http(&server.url("/ok")).deliver(&delivery);
+        assert_eq!(kind(&outcome), ("rejected", "header"), "{name}: {outcome:?}");
+    }
+    let delivery = Delivery { content_type: "text/plain\r\nx: y".into(), ..delivery("k") };
+    assert_eq!(kind(&http(&server.url("/ok")).deliver(&delivery)), ("rejected", "header"));
+    assert_eq!(server.connections(), 0);
+}
+
+#[test]
+fn the_key_is_sent_once_bare_or_quoted_in_the_header_of_choice() {
+    let server = Server::start();
+    let plain = http(&server.url("/ok"));
+    plain.deliver(&delivery("a:1"));
+    plain.quoted_key().deliver(&delivery("q\"\\"));
+    let own = http(&server.url("/ok")).idempotency_header("X-Request-Id").unwrap();
+    own.deliver(&delivery("b"));
+    let refused = Delivery { headers: vec![header("x-request-id", "z")], ..delivery("c") };
+    assert_eq!(kind(&own.deliver(&refused)), ("rejected", "header"));
+
+    let requests = server.requests();
+    assert_eq!(requests[0].header("idempotency-key"), Some("a:1"));
+    assert_eq!(requests[1].header("idempotency-key"), Some(r#""q\"\\""#));
+    assert_eq!(requests[2].header("x-request-id"), Some("b"));
+    assert_eq!(requests[2].count("idempotency-key"), 0);
+    assert_eq!(requests.len(), 3);
+    for request in &requests[..2] {
+        assert_eq!(request.count("idempotency-key"), 1);
+    }
+}
+
+#[test]
+fn placeholders_are_filled_in_both_kinds_of_endpoint() {
+    let server = Server::start();
+    let http = http(&server.url("/ok/{idempotency_key}?e={entity_id}"));
+    http.deliver(&Delivery { entity_id: "a/b c".into(), ..delivery("k:1") });
+    http.deliver(&delivery_to("k:2", server.url("/ok/{entity_id}")));
+    let paths: Vec<String> = server.requests().into_iter().map(|r| r.path).collect();
+    assert_eq!(paths, ["/ok/k%3A1?e=a%2Fb%20c", "/ok/order-1"]);
+    let dotted = Delivery { entity_id: "..".into(), ..delivery("k:3") };
+    assert_eq!(kind(&http.deliver(&dotted)), ("rejected", "endpoint"));
+}
+
+#[test]
+fn connections_are_used_again() {
+    let server = Server::start();
+    let http = http(&server.url("/ok"));
+    for key in ["a", "b", "c"] {
+        assert!(matches!(http.deliver(&delivery(key)), Outcome::Succeeded(_)));
+    }
+    assert_eq!((server.connections(), server.requests().len()), (1, 3));
+}
+
+#[test]
+fn a_request_held_by_the_gate_is_answered_once_released() {
+    let server = Server::start();
+    let long = Timeouts { response: Duration::from_secs(20), ..short() };
+    let http = http(&server.url("/gate")).timeouts(long);
+    std::thread::scope(|scope| {
+        let delivering = scope.spawn(|| http.deliver(&delivery("k")));
+        server.wait_for_requests(1);
+        assert_eq!(server.effects("k"), 0);
+        server.release();
+        assert!(matches!(delivering.join().unwrap(), Outcome::Succeeded(_)));
+    });
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused_by_name() {
+    let field = |result: crate::Result<Http>| {
+        result.unwrap_err().to_string().split(':').next().unwrap_or_default().to_owned()
+    };
+    let new = Http::new;
+    assert_eq!(field(new().endpoint("api.example.com")), "endpoint");
+    assert_eq!(field(new().header("host", "x")), "headers");
+    assert_eq!(field(new().header("authorization", "")), "headers");
+    assert_eq!(field(new().header("x-a", "1").unwrap().header("X-A", "2")), "headers");
+    assert_eq!(field(new().idempotency_header("a b")), "idempotency_header");
+    assert_eq!(field(new().idempotency_header("Authorization")), "idempotency_header");
+    assert_eq!(
+        field(new().header("x-key", "1").unwrap().idempotency_header("X-Key")),
+        "idempotency_header"
+    );
+    assert_eq!(field(new().downstream_id("id")), "downstream_id");
+    assert_eq!(field(new().success_when("/a~2", true)), "success_when");
+    assert_eq!(field(new().allow_addresses(["10.0.0.0/99"])), "allow_addresses");
+    assert_eq!(field(new().allow_origins(["https://a.example/x"])), "allow_origins");
+    assert!(new().success_when("", true).unwrap().downstream_id("/a~1b/0").is_ok());
+}
