@@ -3,17 +3,22 @@
 //! Nothing here reads a clock, draws a random number or does I/O: `now` and random rolls are
 //! arguments, so every rule can be tested as a table.
 
+// Where it says so, parts are used by the HTTP handler only.
 pub(crate) mod backoff;
 pub(crate) mod canonical;
+#[cfg_attr(not(feature = "http"), allow(dead_code))]
 pub(crate) mod classify;
 pub(crate) mod contract;
 pub(crate) mod decide;
+#[cfg_attr(not(feature = "http"), allow(dead_code))]
 pub(crate) mod endpoint;
 pub(crate) mod entry;
+#[cfg_attr(not(feature = "http"), allow(dead_code))]
 pub(crate) mod header;
 pub(crate) mod intent;
 pub(crate) mod key;
 pub(crate) mod outcome;
+#[cfg_attr(not(feature = "http"), allow(dead_code))]
 pub(crate) mod retry_after;
 pub(crate) mod status;
 

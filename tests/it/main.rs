@@ -2,6 +2,9 @@
 
 #[cfg(feature = "cli")]
 mod cli;
+mod clients;
 mod downstream;
+#[cfg(feature = "http")]
+mod http;
 mod record;
 mod world;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use sqlite_outbox::rusqlite::{Connection, TransactionBehavior};
 use sqlite_outbox::testing::ManualClock;
 use sqlite_outbox::{
-    Backoff, Delivery, Downstream, DrainReport, Enqueued, Entry, Failure, Intent, Jitter,
-    Operation, Outbox, Outcome, Receipt, Relay, Result,
+    Backoff, Clock, Delivery, Downstream, DrainReport, Enqueued, Entry, Failure, Intent, Jitter,
+    Operation, Outbox, Outcome, Receipt, Relay, Result, SystemClock,
 };
 use tempfile::TempDir;
 
@@ -86,6 +86,12 @@ impl World {
 
     pub fn drain(&self, downstream: Downstream) -> DrainReport {
         self.relay(downstream).drain().unwrap()
+    }
+
+    /// Drains at the machine's time, for rows that were stamped by others.
+    pub fn drain_now(&self, downstream: Downstream) -> DrainReport {
+        self.clock.set(SystemClock.now());
+        self.drain(downstream)
     }
 
     pub fn entry(&self, id: i64) -> Entry {

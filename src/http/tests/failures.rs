@@ -85,6 +85,23 @@ fn a_redirect_is_an_answer_and_is_not_followed() {
 }
 
 #[test]
+fn every_final_status_is_an_answer() {
+    let server = Server::start();
+    for status in [101, 300, 301, 302, 303, 304, 307, 400, 404, 429, 500, 503, 600, 999] {
+        let key = status.to_string();
+        let outcome = http(&server.url(&format!("/status/{status}"))).deliver(&delivery(&key));
+        let answered = outcome.failure().and_then(|failure| failure.status);
+        assert_eq!(answered, Some(status), "{outcome:?}");
+        assert_eq!(server.requests_for(&key).len(), 1);
+    }
+    for status in [200, 201, 202, 204, 205, 299] {
+        let key = status.to_string();
+        let outcome = http(&server.url(&format!("/status/{status}"))).deliver(&delivery(&key));
+        assert!(matches!(outcome, Outcome::Succeeded(_)), "{status}: {outcome:?}");
+    }
+}
+
+#[test]
 fn what_never_left_is_not_sent() {
     let server = Server::start();
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -98,6 +115,15 @@ fn what_never_left_is_not_sent() {
         assert_eq!(kind(&outcome), ("not_sent", class), "{endpoint}: {outcome:?}");
     }
     assert_eq!(server.requests().len(), 0);
+}
+
+#[test]
+fn what_an_earlier_attempt_of_the_thread_sent_proves_nothing() {
+    let server = Server::start();
+    assert_eq!(kind(&http(&server.url("/lost/1")).deliver(&delivery("k"))).0, "maybe_sent");
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let outcome = http(&format!("http://{free}/ok")).deliver(&delivery("k"));
+    assert_eq!(kind(&outcome), ("not_sent", "connect"), "{outcome:?}");
 }
 
 #[test]

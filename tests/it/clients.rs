@@ -1,0 +1,81 @@
+//! Other languages enqueue with nothing but their own SQLite and the key rule.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
+use sqlite_outbox::{Filter, IdempotencyKey, Status};
+
+use crate::world::{DEDUPLICATES, World};
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(name)
+}
+
+/// Runs a client and returns the keys it says it enqueued.
+fn run(command: &mut Command) -> Vec<String> {
+    let output = command.output().expect("the client starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// What a client enqueued has the key the library derives, and a relay delivers it.
+fn assert_delivered(world: &World, prefix: &str, keys: &[String]) {
+    assert_eq!(keys.len(), 20);
+    for (n, key) in keys.iter().enumerate() {
+        let args = json!({ "unit": "é", "amount": n }).to_string();
+        let derived =
+            IdempotencyKey::derive("acme", "pay", &format!("{prefix}-{n}"), 1, &args).unwrap();
+        assert_eq!(*key, derived.key);
+    }
+    // Draining goes on for rows that come due one after the other in their line.
+    assert_eq!(world.drain_now(DEDUPLICATES).succeeded, 20);
+    let filter = Filter { status: Some(Status::Succeeded), ..Filter::default() };
+    assert_eq!(world.outbox.list(&filter).unwrap().len(), 20);
+    assert_eq!(world.number("SELECT count(*) FROM orders"), 20);
+}
+
+#[test]
+fn python_enqueues_with_plain_sql() {
+    let world = World::new();
+    let mut python = Command::new("python3");
+    let keys = run(python.arg(script("enqueue.py")).arg(world.path()).args(["0", "20"]));
+    assert_delivered(&world, "py", &keys);
+}
+
+#[test]
+fn node_enqueues_with_plain_sql() {
+    let Some(modules) = better_sqlite3() else {
+        eprintln!("skipped: this machine has no npm");
+        return;
+    };
+    let world = World::new();
+    let mut node = Command::new("node");
+    node.env("NODE_PATH", modules);
+    let keys = run(node.arg(script("enqueue.cjs")).arg(world.path()).args(["0", "20"]));
+    assert_delivered(&world, "js", &keys);
+}
+
+/// Where the client is installed; installs it where it is not. `None` only without npm on a
+/// machine that is no CI.
+fn better_sqlite3() -> Option<PathBuf> {
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("better-sqlite3");
+    let modules = home.join("node_modules");
+    if modules.join("better-sqlite3/build/Release/better_sqlite3.node").exists() {
+        return Some(modules);
+    }
+    if Command::new("npm").arg("--version").output().is_err() {
+        assert!(std::env::var_os("CI").is_none(), "CI needs npm");
+        return None;
+    }
+    std::fs::create_dir_all(&home).unwrap();
+    let output = Command::new("npm")
+        .args(["install", "--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--prefix"])
+        .arg(&home)
+        .arg("better-sqlite3@12")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "npm: {}", String::from_utf8_lossy(&output.stderr));
+    Some(modules)
+}
