@@ -113,10 +113,10 @@ pub struct EnqueueArgs {
     #[arg(long, value_name = "KEY")]
     pub ordering_key: Option<String>,
     /// How long to wait before the first attempt, such as 5m
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, allow_hyphen_values = true)]
     pub delay: Option<Duration>,
     /// How long it is of use, such as 1h; nothing is sent after that
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, allow_hyphen_values = true)]
     pub expires_in: Option<Duration>,
 }
 

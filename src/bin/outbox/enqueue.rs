@@ -24,7 +24,9 @@ struct Report<'a> {
 pub fn run(out: Out, open: &dyn Fn() -> Result<Outbox>, args: &EnqueueArgs) -> Result<()> {
     let intent = intent(args)?;
     let outbox = open()?;
-    let enqueued = outbox.transact(|tx| outbox.enqueue(tx, &intent)).map_err(named_by_flag)?;
+    let enqueued = outbox
+        .transact(|tx| outbox.enqueue(tx, &intent))
+        .map_err(|error| named_by_flag(error, args))?;
     report(out, &enqueued)
 }
 
@@ -73,7 +75,7 @@ fn intent(args: &EnqueueArgs) -> Result<Intent> {
 }
 
 /// The library's errors begin with the field; on the command line it is a flag.
-fn named_by_flag(error: sqlite_outbox::Error) -> Failure {
+fn named_by_flag(error: sqlite_outbox::Error, args: &EnqueueArgs) -> Failure {
     let kind = error.kind();
     let mut failure = Failure::from(error);
     if kind == ErrorKind::Invalid
@@ -82,6 +84,8 @@ fn named_by_flag(error: sqlite_outbox::Error) -> Failure {
         let flag = match field {
             "operation" => "OPERATION".to_owned(),
             "headers" => "--header".to_owned(),
+            // The arguments stand in for a payload that was not given.
+            "payload" if args.payload.is_none() => "--args".to_owned(),
             "idempotency_key" => "--key".to_owned(),
             field => format!("--{}", field.replace('_', "-")),
         };

@@ -13,7 +13,7 @@ use crate::output::{Out, count, escape, note};
 #[derive(Serialize)]
 struct Done<'a> {
     id: i64,
-    outcome: &'a str,
+    outcome: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
 }
@@ -21,16 +21,17 @@ struct Done<'a> {
 impl Out {
     fn done(self, id: i64, outcome: &str) -> Result<()> {
         if self.is_json() {
-            return self.json(&Done { id, outcome, reason: None });
+            return self.json(&Done { id, outcome: outcome.replace(' ', "_"), reason: None });
         }
         self.line(format_args!("intent {id}: {outcome}"))
     }
 
-    fn refused(self, id: i64, reason: &str) -> Result<()> {
+    /// `word` is `error` where this intent was asked for, `refused` where it only matched.
+    fn refused(self, word: &str, id: i64, reason: &str) -> Result<()> {
         if self.is_json() {
-            self.json(&Done { id, outcome: "refused", reason: Some(reason) })?;
+            self.json(&Done { id, outcome: "refused".into(), reason: Some(reason) })?;
         }
-        note(format_args!("refused: {}", escape(reason)));
+        note(format_args!("{word}: {}", escape(reason)));
         Ok(())
     }
 }
@@ -70,7 +71,7 @@ fn each(
             Ok(()) => out.done(id, outcome)?,
             Err(error) if matches!(error.kind(), ErrorKind::Refused | ErrorKind::NotFound) => {
                 is_any_refused = true;
-                out.refused(id, &error.to_string())?;
+                out.refused("error", id, &error.to_string())?;
             }
             Err(error) => return Err(error.into()),
         }
@@ -98,5 +99,5 @@ fn replay_many(out: Out, outbox: &Outbox, args: &ReplayArgs, actor: &str) -> Res
         ("replayed", outbox.replay_all(&filter, actor, reason, false)?)
     };
     report.replayed.iter().try_for_each(|&id| out.done(id, outcome))?;
-    report.refused.iter().try_for_each(|(id, reason)| out.refused(*id, reason))
+    report.refused.iter().try_for_each(|(id, reason)| out.refused("refused", *id, reason))
 }

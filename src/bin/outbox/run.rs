@@ -10,7 +10,7 @@ use signal_hook::iterator::Signals;
 use sqlite_outbox::{DrainReport, Relay, RelayHandle};
 
 use crate::failure::{Failure, Result};
-use crate::output::{Out, note};
+use crate::output::{Out, count, note};
 
 /// How often a relay that runs is asked whether it still does.
 const LOOK: Duration = Duration::from_millis(250);
@@ -73,7 +73,7 @@ pub fn report_drain(out: Out, drained: &Drained) -> Result<()> {
             "stopped": is_stopped,
         }));
     }
-    let mut text = format!("{} attempts: {} succeeded", report.attempts, report.succeeded);
+    let mut text = format!("{}: {} succeeded", attempts(report.attempts), report.succeeded);
     for (number, what) in [
         (report.retried, "to be tried again"),
         (report.unknown, "unknown"),
@@ -88,6 +88,10 @@ pub fn report_drain(out: Out, drained: &Drained) -> Result<()> {
         text.push_str("; stopped before everything due was sent");
     }
     out.line(text)
+}
+
+fn attempts(number: u64) -> String {
+    count(usize::try_from(number).unwrap_or(usize::MAX), "attempt")
 }
 
 pub fn until_stopped(
