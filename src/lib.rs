@@ -1,4 +1,52 @@
-//! A transactional outbox inside your own SQLite file.
+//! A transactional outbox inside your own SQLite file: intents are committed with the business
+//! write, sent by a relay when it is safe, and their outcome is known or said to be unknown.
+//!
+//! ```
+//! use sqlite_outbox::{Delivery, Downstream, Intent, Operation, Outbox, Outcome, Receipt, Relay, Status};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let file = folder.path().join("app.db");
+//! let outbox = Outbox::open(&file)?;
+//!
+//! // The business write and the intent exist together or not at all.
+//! let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada@example.com"}));
+//! let enqueued = outbox.transact(|tx| {
+//!     tx.execute_batch("CREATE TABLE orders (id TEXT); INSERT INTO orders VALUES ('order-42')")
+//!         .map_err(sqlite_outbox::Error::from)?;
+//!     outbox.enqueue(tx, &mail)
+//! })?;
+//!
+//! // The relay makes attempts and records what they taught it.
+//! let send = |delivery: &Delivery| {
+//!     println!("sending {} with key {}", delivery.payload(), delivery.wire_key());
+//!     Outcome::Succeeded(Receipt::new().downstream_id("msg_1"))
+//! };
+//! let relay = Relay::builder(&outbox)
+//!     .operation("mail.send", Operation::new(Downstream::Unprotected, send))
+//!     .build()?;
+//! relay.drain()?;
+//!
+//! let entry = outbox.entry(enqueued.id())?.expect("it was enqueued");
+//! assert_eq!(entry.status, Status::Succeeded);
+//! assert_eq!(entry.downstream_id.as_deref(), Some("msg_1"));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The promise
+//!
+//! No intent is lost, none is sent before it is durable, none is sent twice to a downstream that
+//! cannot deduplicate, and no outcome is guessed. The README lists how each is kept, what is not
+//! promised, and the plain-SQL contract for other languages.
+//!
+//! # Where to look
+//!
+//! [`Outbox`] is for callers: [`enqueue`](Outbox::enqueue) and what became of it. [`Relay`] sends, by
+//! the rules of an [`Operation`], through a [`Handler`] such as `Http`. [`Downstream`] is the one
+//! choice that has no default.
+
+#![forbid(unsafe_code)]
 
 mod clock;
 mod core;
@@ -31,3 +79,7 @@ pub use crate::http::{Http, Timeouts};
 pub use crate::outbox::{Outbox, OutboxBuilder};
 pub use crate::relay::{DrainReport, Operation, Relay, RelayBuilder, RelayHandle, ShutdownReport};
 pub use crate::store::{Enqueued, ReplayReport};
+
+#[cfg(all(doctest, feature = "http"))]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

@@ -29,7 +29,7 @@ pub struct Operation {
 
 impl Operation {
     /// An operation whose downstream keeps this contract, carried out by `handler`: an
-    /// [`Http`](crate::Http), or a closure from [`Delivery`](crate::Delivery) to
+    /// `Http`, or a closure from [`Delivery`](crate::Delivery) to
     /// [`Outcome`](crate::Outcome).
     pub fn new(downstream: Downstream, handler: impl Handler + 'static) -> Self {
         Self {

@@ -1,0 +1,192 @@
+//! Child processes for crash tests: this test binary again, in another role.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use sqlite_outbox::rusqlite::{Connection, TransactionBehavior};
+use sqlite_outbox::{
+    Backoff, Downstream, Error, Http, Intent, Jitter, Operation, Outbox, Relay, Timeouts,
+};
+
+use crate::world::WINDOW;
+
+/// A child that is killed with SIGKILL when it is dropped.
+pub struct Process {
+    child: Child,
+    /// What it says, read all the time: a full pipe would stop it.
+    said: Receiver<String>,
+}
+
+impl Process {
+    /// Starts a relay on this file that sends to `url` and tells of every status move.
+    pub fn relay(path: &Path, url: &str, downstream: &str) -> Self {
+        Self::start("relay", path, &[url, downstream])
+    }
+
+    /// Starts a process that enqueues entities `name-FROM` to `name-TO` and tells of each that it
+    /// committed; one in ten is rolled back.
+    pub fn enqueuer(path: &Path, name: &str, count: usize) -> Self {
+        Self::start("enqueuer", path, &[name, &count.to_string()])
+    }
+
+    fn start(role: &str, path: &Path, arguments: &[&str]) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["process::child", "--exact", "--nocapture", "--test-threads=1"])
+            .env("OUTBOX_TEST_ROLE", role)
+            .env("OUTBOX_TEST_FILE", path)
+            .env("OUTBOX_TEST_ARGUMENTS", arguments.join(" "))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = listen(child.stdout.take().unwrap());
+        Self { child, said }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGKILL, without a chance to tidy up.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// The next thing it says, or `None` when it has ended.
+    pub fn says(&mut self) -> Option<String> {
+        self.said.recv().ok()
+    }
+
+    pub fn waits_until_it_says(&mut self, what: &str) {
+        while let Some(said) = self.says() {
+            if said == what {
+                return;
+            }
+        }
+        panic!("the process ended without saying {what:?}");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn listen(out: ChildStdout) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(out).lines().map_while(Result::ok) {
+            // What the test harness prints around it is not meant.
+            if let Some((_, said)) = line.split_once("@ ")
+                && sender.send(said.to_owned()).is_err()
+            {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+fn say(what: impl std::fmt::Display) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "@ {what}").unwrap();
+    out.flush().unwrap();
+}
+
+/// The other end of the above. In an ordinary run of the tests it has no role.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var("OUTBOX_TEST_ROLE") else { return };
+    let path = std::env::var("OUTBOX_TEST_FILE").unwrap();
+    let arguments = std::env::var("OUTBOX_TEST_ARGUMENTS").unwrap();
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    match role.as_str() {
+        "relay" => relay(Path::new(&path), arguments[0], arguments[1]),
+        _ => enqueuer(Path::new(&path), arguments[0], arguments[1].parse().unwrap()),
+    }
+}
+
+fn relay(path: &Path, url: &str, downstream: &str) {
+    let outbox = Outbox::open(path).unwrap();
+    let downstream = match downstream {
+        "unprotected" => Downstream::Unprotected,
+        _ => Downstream::DeduplicatesByKey { window: WINDOW },
+    };
+    let short = Duration::from_millis(400);
+    let timeouts = Timeouts {
+        resolve: short,
+        connect: short,
+        send: short,
+        response: Duration::from_secs(20),
+        body: short,
+    };
+    let http = Http::new()
+        .endpoint(url)
+        .unwrap()
+        .header("x-relay", &std::process::id().to_string())
+        .unwrap()
+        .timeouts(timeouts);
+    // Longer than any attempt may take, as it must be; the tests move the clock of a lease by
+    // writing its expiry.
+    let backoff = Backoff::Exponential {
+        base: Duration::from_millis(20),
+        cap: Duration::from_millis(200),
+        jitter: Jitter::Full,
+    };
+    let handle = Relay::builder(&outbox)
+        .operation("pay", Operation::new(downstream, http).backoff(backoff))
+        .lease(Duration::from_secs(30))
+        .observe(|event| say(format_args!("{} {}", event.id, event.to)))
+        .build()
+        .unwrap()
+        .start()
+        .unwrap();
+    say("started");
+    // Ends with the parent.
+    let _ = std::io::stdin().read_line(&mut String::new());
+    drop(handle);
+}
+
+fn enqueuer(path: &Path, name: &str, count: usize) {
+    let outbox = Outbox::open(path).unwrap();
+    let mut conn = Connection::open(path).unwrap();
+    conn.busy_timeout(Duration::from_secs(30)).unwrap();
+    let mut random = fastrand::Rng::with_seed(count as u64);
+    for n in 0..count {
+        let entity = format!("{name}-{n}");
+        let mut intent =
+            Intent::new("pay", &entity).tenant("acme").args(serde_json::json!({ "amount": n }));
+        if n % 2 == 0 {
+            intent = intent.ordering_key(format!("{name}-{}", n % 7));
+        }
+        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+        tx.execute("INSERT INTO orders (id, state) VALUES (?1, 'paying')", [&entity]).unwrap();
+        outbox.enqueue(&tx, &intent).unwrap();
+        if random.u32(0..10) == 0 {
+            tx.rollback().unwrap();
+            say(format_args!("rolled-back {entity}"));
+        } else {
+            tx.commit().unwrap();
+            say(format_args!("committed {entity}"));
+        }
+    }
+    let done: Result<(), Error> = outbox.transact(|_| Ok(()));
+    done.unwrap();
+}
+
+/// Makes the leases of a dead process run out, which otherwise takes as long as the lease.
+pub fn expire_leases(path: &Path, owner: u32) {
+    let conn = Connection::open(path).unwrap();
+    conn.busy_timeout(Duration::from_secs(30)).unwrap();
+    conn.execute(
+        "UPDATE outbox_lease SET due_at = 1700000000000 WHERE state = 'in_flight' AND owner GLOB ?1",
+        [format!("relay-{owner}-*")],
+    )
+    .unwrap();
+}
