@@ -270,8 +270,12 @@ fn story(entry: &Entry, events: &[AuditEvent]) -> String {
     lines.push(format!("  {}  enqueued", time(entry.created_at)));
     for event in events {
         let mut line = format!("  {}  {}", time(event.at), escape(&event.kind));
-        if event.kind == "attempt" {
-            let _ = write!(line, " {}", event.attempt);
+        match (event.kind.as_str(), event.attempt) {
+            ("attempt", 0) => line.push_str(" (not counted)"),
+            ("attempt", number) => {
+                let _ = write!(line, " {number}");
+            }
+            _ => {}
         }
         let _ = write!(line, ": {} -> {}", escape(&event.from_status), escape(&event.status));
         if let Some(actor) = &event.actor {

@@ -53,11 +53,17 @@ fn log_event(event: &Event) {
     );
 }
 
-/// A bar on standard error, which draws nothing unless that is a terminal.
+/// A bar on standard error, which draws nothing unless that is a terminal. Where every move is
+/// logged there too, the bar would only be torn apart.
 fn progress(outbox: &Outbox) -> Result<ProgressBar> {
     let place = Status::ALL.iter().position(|status| *status == Status::Pending).unwrap_or(0);
     let pending = outbox.stats()?.iter().map(|line| line.counts[place]).sum();
-    let bar = ProgressBar::with_draw_target(Some(pending), ProgressDrawTarget::stderr());
+    let target = if log::max_level() >= log::LevelFilter::Info {
+        ProgressDrawTarget::hidden()
+    } else {
+        ProgressDrawTarget::stderr()
+    };
+    let bar = ProgressBar::with_draw_target(Some(pending), target);
     let style =
         ProgressStyle::with_template("{bar:30} {pos} of {len} pending intents tried, {eta}");
     Ok(style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style)))
