@@ -65,7 +65,7 @@ pub use rusqlite;
 pub use crate::clock::{Clock, SystemClock};
 pub use crate::core::backoff::{Backoff, Jitter};
 pub use crate::core::classify::OnConflict;
-pub use crate::core::contract::{Downstream, OnDead};
+pub use crate::core::contract::{Downstream, OnDead, StoredContract};
 pub use crate::core::entry::{AuditEvent, Entry, Filter, OperationStats};
 pub use crate::core::intent::Intent;
 pub use crate::core::key::IdempotencyKey;

@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use crate::clock::{Clock, SystemClock};
-use crate::core::contract::Downstream;
+use crate::core::contract::StoredContract;
 use crate::core::entry::{AuditEvent, Entry, Filter, OperationStats};
 use crate::core::intent::Intent;
 use crate::error::{Error, Result};
@@ -202,9 +202,22 @@ impl Outbox {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn operations(&self) -> Result<Vec<(String, Downstream)>> {
-        let contracts = self.inner.store.contracts()?;
-        Ok(contracts.into_iter().map(|(name, contract)| (name, contract.downstream)).collect())
+    pub fn operations(&self) -> Result<Vec<StoredContract>> {
+        let stored = |(operation, contract): (String, store::Contract)| StoredContract {
+            operation,
+            downstream: contract.downstream,
+            on_dead: contract.on_dead,
+            provider: contract.provider,
+        };
+        Ok(self.inner.store.contracts()?.into_iter().map(stored).collect())
+    }
+
+    /// Whether [`replay`](Self::replay) would be accepted now. Changes nothing.
+    ///
+    /// # Errors
+    /// As [`replay`](Self::replay).
+    pub fn check_replay(&self, id: i64) -> Result<()> {
+        self.inner.store.check_replay(id, self.now())
     }
 
     /// Gives one dead intent, or one that needs review and is safe to repeat, another round: the
@@ -260,6 +273,11 @@ impl Outbox {
     /// The id that was given to this database when its outbox was created.
     pub fn database_id(&self) -> &str {
         self.inner.store.database_id()
+    }
+
+    /// The version of the file's outbox tables, which is the one this build reads and writes.
+    pub fn schema_version(&self) -> i64 {
+        store::SCHEMA_VERSION
     }
 
     pub(crate) fn store(&self) -> &Store {

@@ -30,6 +30,20 @@ impl Downstream {
     }
 }
 
+/// The contract of one operation as the file holds it. Every relay on the file obeys it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoredContract {
+    /// The operation.
+    pub operation: String,
+    /// What its downstream promises.
+    pub downstream: Downstream,
+    /// What a dead row does to later rows of its ordering key.
+    pub on_dead: OnDead,
+    /// The provider's name, where one was given.
+    pub provider: Option<String>,
+}
+
 /// What a dead row does to later rows of its ordering key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnDead {

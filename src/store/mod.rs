@@ -19,6 +19,7 @@ pub use enqueue::Enqueued;
 pub(crate) use enqueue::{check_durability, check_transaction};
 pub use operator::ReplayReport;
 pub(crate) use record::Record;
+pub(crate) use schema::VERSION as SCHEMA_VERSION;
 pub(crate) use step::{Rules, Step, Writer};
 
 use crate::core::entry::{AuditEvent, Entry, Filter, OperationStats};
@@ -124,6 +125,10 @@ impl Store {
 
     pub fn replay_one(&self, id: i64, actor: &str, reason: Option<&str>, now: i64) -> Result<()> {
         operator::replay_one(&mut *self.connection()?, id, actor, reason, now)
+    }
+
+    pub fn check_replay(&self, id: i64, now: i64) -> Result<()> {
+        operator::check_replay(&*self.connection()?, id, now).map(drop)
     }
 
     pub fn cancel(

@@ -106,7 +106,8 @@ fn replay_in(
     insert_event(conn, &event)
 }
 
-fn check_replay(conn: &Connection, id: i64, now: i64) -> Result<OperatorRow> {
+/// Reads an intent and refuses it unless it may be replayed.
+pub(crate) fn check_replay(conn: &Connection, id: i64, now: i64) -> Result<OperatorRow> {
     let row = find(conn, id)?;
     let downstream = contract::of(conn, &row.operation)?.map(|contract| contract.downstream);
     let policy = cautious(downstream.unwrap_or(Downstream::Unprotected));
@@ -224,7 +225,7 @@ fn operator_event<'a>(
     }
 }
 
-struct OperatorRow {
+pub(crate) struct OperatorRow {
     id: i64,
     operation: String,
     tenant_id: String,

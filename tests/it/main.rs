@@ -6,6 +6,8 @@ mod answers;
 mod checklist;
 #[cfg(feature = "http")]
 mod child;
+#[cfg(feature = "cli")]
+mod cli;
 mod clients;
 #[cfg(feature = "http")]
 mod crash;

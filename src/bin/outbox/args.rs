@@ -1,0 +1,240 @@
+//! The command line. Its comments are printed as help, so they hold no markup.
+
+#![allow(clippy::doc_markdown)]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use sqlite_outbox::Status;
+
+use crate::input::{parse_duration, parse_shard, parse_since, parse_status};
+
+/// Looks after the outbox in an application's SQLite file, and sends what is in it.
+///
+/// Exit codes: 0 done, 1 failed, 2 usage, 3 refused by state.
+#[derive(Debug, Parser)]
+#[command(name = "outbox", version, max_term_width = 100)]
+pub struct Cli {
+    /// The application's SQLite file
+    #[arg(long, value_name = "FILE", env = "OUTBOX_DB", global = true)]
+    pub db: Option<String>,
+    /// Print one JSON object per line
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Log more: -v what happens to intents, -vv details
+    #[arg(short, long, action = ArgAction::Count, global = true)]
+    pub verbose: u8,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show the whole story on a temporary file, with a downstream that fails on purpose
+    Demo,
+    /// Create the outbox's tables, and the file if need be
+    Init,
+    /// Derive an idempotency key
+    Key(KeyArgs),
+    /// Write one intent in its own transaction
+    Enqueue(EnqueueArgs),
+    /// Send intents until stopped, or with --drain until nothing is due
+    Relay(RelayArgs),
+    /// List intents
+    List(ListArgs),
+    /// Show one intent, its receipt and its history
+    Show(ShowArgs),
+    /// Give dead intents another round, under the same key
+    Replay(ReplayArgs),
+    /// Withdraw intents that were not sent
+    Cancel(CancelArgs),
+    /// Count intents by operation and status
+    Stats,
+}
+
+#[derive(Debug, Args)]
+pub struct KeyArgs {
+    /// Whose intent it is
+    #[arg(long, default_value = "")]
+    pub tenant: String,
+    /// The kind of action
+    #[arg(long, required_unless_present = "stdin")]
+    pub operation: Option<String>,
+    /// The business object acted on
+    #[arg(long, required_unless_present = "stdin")]
+    pub entity: Option<String>,
+    /// The version of the action
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
+    pub version: i64,
+    /// The arguments: JSON, @FILE, or - for standard input
+    #[arg(long, value_name = "JSON", default_value = "{}", allow_negative_numbers = true)]
+    pub args: String,
+    /// Read JSON lines {tenant_id, operation, entity_id, intent_version, args_json}
+    #[arg(long, conflicts_with_all = ["tenant", "operation", "entity", "version", "args"])]
+    pub stdin: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct EnqueueArgs {
+    /// The kind of action, such as stripe.charge
+    pub operation: String,
+    /// The business object acted on
+    #[arg(long, value_name = "ID")]
+    pub entity: String,
+    /// Whose intent it is
+    #[arg(long)]
+    pub tenant: Option<String>,
+    /// The version of the action; the same action with other arguments needs the next
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
+    pub version: i64,
+    /// An idempotency key of your own instead of a derived one
+    #[arg(long)]
+    pub key: Option<String>,
+    /// Where to send it; defaults to the relay's endpoint for the operation
+    #[arg(long, value_name = "URL")]
+    pub endpoint: Option<String>,
+    /// POST, PUT, PATCH, DELETE or GET
+    #[arg(long)]
+    pub method: Option<String>,
+    /// The arguments that make the key: JSON, @FILE, or - for standard input
+    #[arg(long, value_name = "JSON", allow_negative_numbers = true)]
+    pub args: Option<String>,
+    /// The body to send: text, @FILE, or - for standard input; defaults to the arguments
+    #[arg(long, value_name = "TEXT", allow_negative_numbers = true)]
+    pub payload: Option<String>,
+    /// The body's media type
+    #[arg(long, value_name = "TYPE")]
+    pub content_type: Option<String>,
+    /// A header to store and send, such as a trace id; may be repeated. Not for credentials
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub header: Vec<String>,
+    /// Intents with the same ordering key go out one after the other
+    #[arg(long, value_name = "KEY")]
+    pub ordering_key: Option<String>,
+    /// How long to wait before the first attempt, such as 5m
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, allow_hyphen_values = true)]
+    pub delay: Option<Duration>,
+    /// How long it is of use, such as 1h; nothing is sent after that
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, allow_hyphen_values = true)]
+    pub expires_in: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DownstreamArg {
+    /// Applies a request once per idempotency key
+    Deduplicates,
+    /// Applies every request it gets
+    Unprotected,
+}
+
+#[derive(Debug, Args)]
+pub struct RelayArgs {
+    /// What to send where and how; without it, operations the file knows, at their own endpoints
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Threads that send
+    #[arg(long)]
+    pub workers: Option<usize>,
+    /// Only intents whose id modulo N is K
+    #[arg(long, value_name = "K/N", value_parser = parse_shard)]
+    pub shard: Option<(u32, u32)>,
+    /// How long a claim lasts without being renewed
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub lease: Option<Duration>,
+    /// Stop when nothing is due now
+    #[arg(long)]
+    pub drain: bool,
+    /// Also send operations that are not named, to downstreams that keep this contract
+    #[arg(long, value_enum)]
+    pub downstream: Option<DownstreamArg>,
+    /// How long those downstreams remember a key; defaults to 24h
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "downstream")]
+    pub key_window: Option<Duration>,
+    /// Address ranges that endpoints of intents may lead to, such as 127.0.0.0/8
+    #[arg(long, value_name = "CIDR", num_args = 1.., value_delimiter = ',')]
+    pub allow_addresses: Vec<String>,
+    /// How long to wait for what is on the way when stopped
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30s")]
+    pub grace: Duration,
+}
+
+/// Which intents are meant.
+#[derive(Debug, Args)]
+pub struct FilterArgs {
+    /// pending, in_flight, unknown, needs_review, dead, succeeded or cancelled
+    #[arg(long, value_parser = parse_status)]
+    pub status: Option<Status>,
+    /// Only this kind of action
+    #[arg(long)]
+    pub operation: Option<String>,
+    /// Only this tenant
+    #[arg(long)]
+    pub tenant: Option<String>,
+    /// Only this business object
+    #[arg(long)]
+    pub entity: Option<String>,
+    /// Only those enqueued since: a duration ago such as 1h, or a UTC time
+    #[arg(long, value_name = "TIME", value_parser = parse_since)]
+    pub since: Option<i64>,
+}
+
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    #[command(flatten)]
+    pub filter: FilterArgs,
+    /// At most so many
+    #[arg(long, default_value_t = 100)]
+    pub limit: usize,
+    /// Only those with a greater id: the last one of the page before
+    #[arg(long, value_name = "ID")]
+    pub after: Option<i64>,
+}
+
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// The intent's id, or its idempotency key
+    #[arg(value_name = "ID|KEY")]
+    pub which: String,
+    /// Whose key it is
+    #[arg(long)]
+    pub tenant: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// The intents' ids
+    #[arg(value_name = "ID", conflicts_with_all = ["status", "operation", "tenant", "entity", "since", "limit", "all"])]
+    pub ids: Vec<i64>,
+    /// Which intents, where no ids are given; only dead ones unless --status says otherwise
+    #[command(flatten)]
+    pub filter: FilterArgs,
+    /// At most so many
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Every dead intent
+    #[arg(long)]
+    pub all: bool,
+    /// Only say what would be replayed
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Why, for the audit trail
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Who, for the audit trail; defaults to $USER
+    #[arg(long, value_name = "NAME")]
+    pub actor: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct CancelArgs {
+    /// The intents' ids
+    #[arg(value_name = "ID", required = true)]
+    pub ids: Vec<i64>,
+    /// Why, for the audit trail
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Who, for the audit trail; defaults to $USER
+    #[arg(long, value_name = "NAME")]
+    pub actor: Option<String>,
+}

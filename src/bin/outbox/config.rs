@@ -1,0 +1,343 @@
+//! From `relay.toml` and flags to what a relay is built of.
+
+use std::time::Duration;
+
+use sqlite_outbox::{
+    Backoff, Downstream, ErrorKind, Http, Jitter, OnConflict, OnDead, Operation, Outbox,
+    RelayBuilder, StoredContract, Timeouts,
+};
+
+use crate::args::{DownstreamArg, RelayArgs};
+use crate::failure::{Failure, Result};
+use crate::relay_toml::{
+    BackoffKind, BackoffTable, ConflictWord, DeadWord, DownstreamWord, JitterWord, OperationTable,
+    Period, RelayTable, Source, TimeoutsTable,
+};
+
+/// How long a provider remembers a key unless it is said.
+const KEY_WINDOW: Duration = Duration::from_secs(24 * 3600);
+
+/// What a relay is built of.
+pub struct Plan {
+    source: Option<Source>,
+    relay: RelayTable,
+    operations: Vec<(String, Operation)>,
+    default: Option<Operation>,
+}
+
+impl Plan {
+    /// Reads the configuration, or takes what the file knows, and lets the flags override it.
+    pub fn new(outbox: &Outbox, args: &RelayArgs) -> Result<Self> {
+        let mut plan = match &args.config {
+            Some(path) => Self::configured(Source::read(path)?, args)?,
+            None => Self::from_file(outbox, args)?,
+        };
+        if let (None, Some(downstream)) = (&plan.default, downstream_flag(args)?) {
+            plan.default = Some(Operation::new(downstream, http_of_flags(args)?));
+        }
+        if plan.operations.is_empty() && plan.default.is_none() {
+            return Err(Failure::usage(
+                "there is no operation to send: give --config FILE, or --downstream deduplicates \
+                 or unprotected",
+            ));
+        }
+        Ok(plan)
+    }
+
+    fn configured(source: Source, args: &RelayArgs) -> Result<Self> {
+        let mut parsed = source.parse()?;
+        if let (Some(default), Some(flag)) = (&mut parsed.default, downstream_flag(args)?) {
+            (default.downstream, default.key_window) = match flag {
+                Downstream::DeduplicatesByKey { window } => {
+                    (DownstreamWord::Deduplicates, Some(Period(window)))
+                }
+                Downstream::Unprotected => (DownstreamWord::Unprotected, None),
+            };
+        }
+        let mut operations = Vec::new();
+        for (name, table) in &parsed.operations {
+            let place = Place { source: &source, path: vec!["operations", name] };
+            operations.push((name.clone(), operation(&place, table, args)?));
+        }
+        let place = Place { source: &source, path: vec!["default"] };
+        let default =
+            parsed.default.as_ref().map(|table| operation(&place, table, args)).transpose()?;
+        Ok(Self { relay: parsed.relay, operations, default, source: Some(source) })
+    }
+
+    /// With `--downstream` every operation falls under the default, and what is stored still
+    /// holds where it is stricter.
+    fn from_file(outbox: &Outbox, args: &RelayArgs) -> Result<Self> {
+        let mut operations = Vec::new();
+        if args.downstream.is_none() {
+            for stored in outbox.operations()? {
+                let http = http_of_flags(args)?;
+                operations.push((stored.operation.clone(), as_stored(stored, http)));
+            }
+        }
+        Ok(Self { source: None, relay: RelayTable::default(), operations, default: None })
+    }
+
+    /// A builder with all of it; flags first, then the configuration, then what is usual.
+    pub fn apply(&self, mut builder: RelayBuilder, args: &RelayArgs) -> RelayBuilder {
+        if let Some(workers) = args.workers.or(self.relay.workers) {
+            builder = builder.workers(workers);
+        }
+        if let Some(lease) = args.lease.or(self.relay.lease.map(|lease| lease.0)) {
+            builder = builder.lease(lease);
+        }
+        if let Some((index, count)) = args.shard.or(self.relay.shard.map(|shard| shard.0)) {
+            builder = builder.shard(index, count);
+        }
+        for (name, operation) in &self.operations {
+            builder = builder.operation(name, operation.clone());
+        }
+        match &self.default {
+            Some(default) => builder.default_operation(default.clone()),
+            None => builder,
+        }
+    }
+
+    /// Says in the words of the configuration, or of the flags, what the builder refused.
+    pub fn explain(&self, error: sqlite_outbox::Error, args: &RelayArgs) -> Failure {
+        if error.kind() != ErrorKind::Invalid {
+            return error.into();
+        }
+        let text = error.to_string();
+        let (operation, rest) = self.split_operation(&text);
+        let Some((field, reason)) = rest.split_once(": ") else { return error.into() };
+        let is_flag = match field {
+            "workers" => args.workers.is_some(),
+            "lease" => args.lease.is_some(),
+            "key_window" => args.key_window.is_some() && operation.is_none_or(|o| o == "default"),
+            _ => false,
+        };
+        let Some(source) = self.source.as_ref().filter(|_| !is_flag) else {
+            return Failure::usage(format!("--{}: {reason}", field.replace('_', "-")));
+        };
+        match (field, operation) {
+            ("workers" | "lease" | "shard", _) => source.fail(&["relay", field], reason),
+            (_, Some("default")) => source.fail(&["default", field], reason),
+            (_, Some(name)) => source.fail(&["operations", name, field], reason),
+            (_, None) => source.fail(&["operations"], &text),
+        }
+    }
+
+    fn split_operation<'a>(&'a self, text: &'a str) -> (Option<&'a str>, &'a str) {
+        let names = self.operations.iter().map(|(name, _)| name.as_str()).chain(["default"]);
+        for name in names {
+            if let Some(rest) = text.strip_prefix(&format!("operation {name:?}: ")) {
+                return (Some(name), rest);
+            }
+        }
+        (None, text)
+    }
+
+    /// What is going to be sent, for people.
+    pub fn summary(&self) -> String {
+        let names: Vec<&str> = self.operations.iter().map(|(name, _)| name.as_str()).collect();
+        match (names.as_slice(), &self.default) {
+            ([], _) => "all operations".into(),
+            (names, None) => names.join(", "),
+            (names, Some(_)) => format!("{} and all others", names.join(", ")),
+        }
+    }
+}
+
+fn downstream_flag(args: &RelayArgs) -> Result<Option<Downstream>> {
+    match (args.downstream, args.key_window) {
+        (None, _) => Ok(None),
+        (Some(DownstreamArg::Deduplicates), window) => {
+            Ok(Some(Downstream::DeduplicatesByKey { window: window.unwrap_or(KEY_WINDOW) }))
+        }
+        (Some(DownstreamArg::Unprotected), None) => Ok(Some(Downstream::Unprotected)),
+        (Some(DownstreamArg::Unprotected), Some(_)) => {
+            Err(Failure::usage("--key-window: an unprotected downstream remembers no keys"))
+        }
+    }
+}
+
+fn http_of_flags(args: &RelayArgs) -> Result<Http> {
+    Http::new().allow_addresses(&args.allow_addresses).map_err(|error| flag_error(&error))
+}
+
+fn flag_error(error: &sqlite_outbox::Error) -> Failure {
+    Failure::usage(format!("--{}", error.to_string().replacen('_', "-", 1)))
+}
+
+fn as_stored(stored: StoredContract, http: Http) -> Operation {
+    let operation = Operation::new(stored.downstream, http).on_dead(stored.on_dead);
+    match stored.provider {
+        Some(provider) => operation.provider(provider),
+        None => operation,
+    }
+}
+
+/// One table of the configuration.
+struct Place<'a> {
+    source: &'a Source,
+    path: Vec<&'a str>,
+}
+
+impl Place<'_> {
+    fn fail(&self, key: &str, reason: &str) -> Failure {
+        let mut path = self.path.clone();
+        path.extend(key.split('/'));
+        self.source.fail(&path, reason)
+    }
+
+    /// The library's errors begin with the field, which is the key's name.
+    fn explain(&self, error: &sqlite_outbox::Error) -> Failure {
+        let text = error.to_string();
+        match text.split_once(": ") {
+            Some((field, reason)) => self.fail(field, reason),
+            None => self.fail("", &text),
+        }
+    }
+}
+
+fn operation(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<Operation> {
+    let downstream = match (table.downstream, table.key_window) {
+        (DownstreamWord::Deduplicates, window) => {
+            Downstream::DeduplicatesByKey { window: window.map_or(KEY_WINDOW, |window| window.0) }
+        }
+        (DownstreamWord::Unprotected, None) => Downstream::Unprotected,
+        (DownstreamWord::Unprotected, Some(_)) => {
+            return Err(place.fail("key_window", "an unprotected downstream remembers no keys"));
+        }
+    };
+    let mut operation = Operation::new(downstream, http(place, table, args)?);
+    if let Some(backoff) = &table.backoff {
+        operation = operation.backoff(self::backoff(place, backoff)?);
+    }
+    if let Some(max) = table.max_attempts {
+        operation = operation.max_attempts(max);
+    }
+    if let Some(after) = table.give_up_after {
+        operation = operation.give_up_after(after.0);
+    }
+    if let Some(max) = table.max_in_flight {
+        operation = operation.max_in_flight(max);
+    }
+    if let Some(provider) = &table.provider {
+        operation = operation.provider(provider);
+    }
+    if table.weaken_stored_contract {
+        operation = operation.weaken_stored_contract();
+    }
+    Ok(operation.on_dead(match table.on_dead {
+        Some(DeadWord::Continue) => OnDead::Continue,
+        Some(DeadWord::Block) | None => OnDead::Block,
+    }))
+}
+
+fn http(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<Http> {
+    let explain = |error: sqlite_outbox::Error| place.explain(&error);
+    let mut http = Http::new().timeouts(timeouts(table.timeouts.as_ref()));
+    if let Some(endpoint) = &table.endpoint {
+        http = http.endpoint(endpoint).map_err(explain)?;
+    }
+    // Before the headers, which are checked against it.
+    if let Some(name) = &table.idempotency_header {
+        http = http.idempotency_header(name).map_err(explain)?;
+    }
+    for (name, value) in headers(place, table.headers.as_ref())? {
+        http = http.header(&name, &value).map_err(|error| {
+            let text = error.to_string();
+            let reason = text.strip_prefix("headers: ").unwrap_or(&text);
+            place.fail(&format!("headers/{name}"), reason)
+        })?;
+    }
+    if let Some(pointer) = &table.downstream_id {
+        http = http.downstream_id(pointer).map_err(explain)?;
+    }
+    if let Some(when) = &table.success_when {
+        http = http.success_when(&when.pointer, when.equals.clone()).map_err(explain)?;
+    }
+    if let Some(meaning) = table.on_conflict {
+        http = http.on_conflict(match meaning {
+            ConflictWord::InProgress => OnConflict::InProgress,
+            ConflictWord::Applied => OnConflict::Applied,
+            ConflictWord::Permanent => OnConflict::Permanent,
+        });
+    }
+    http = http.allow_addresses(&table.allow_addresses).map_err(explain)?;
+    http = http.allow_origins(&table.allow_origins).map_err(explain)?;
+    http.allow_addresses(&args.allow_addresses).map_err(|error| flag_error(&error))
+}
+
+fn timeouts(table: Option<&TimeoutsTable>) -> Timeouts {
+    let usual = Timeouts::default();
+    let Some(table) = table else { return usual };
+    let or = |given: Option<Period>, usual| given.map_or(usual, |period| period.0);
+    Timeouts {
+        resolve: or(table.resolve, usual.resolve),
+        connect: or(table.connect, usual.connect),
+        send: or(table.send, usual.send),
+        response: or(table.response, usual.response),
+        body: or(table.body, usual.body),
+    }
+}
+
+fn backoff(place: &Place<'_>, table: &BackoffTable) -> Result<Backoff> {
+    let misplaced = |key: &str, is_there: bool| {
+        let reason = "belongs to the other kind of backoff";
+        if is_there { Err(place.fail(&format!("backoff/{key}"), reason)) } else { Ok(()) }
+    };
+    if table.kind == BackoffKind::Schedule {
+        misplaced("base", table.base.is_some())?;
+        misplaced("cap", table.cap.is_some())?;
+        misplaced("jitter", table.jitter.is_some())?;
+        let Some(delays) = &table.delays else {
+            return Err(place.fail("backoff/kind", "a schedule needs delays"));
+        };
+        return Ok(Backoff::Schedule(delays.iter().map(|delay| delay.0).collect()));
+    }
+    misplaced("delays", table.delays.is_some())?;
+    Ok(Backoff::Exponential {
+        base: table.base.map_or(Duration::from_secs(2), |base| base.0),
+        cap: table.cap.map_or(Duration::from_secs(3600), |cap| cap.0),
+        jitter: match table.jitter {
+            Some(JitterWord::Full) | None => Jitter::Full,
+            Some(JitterWord::Equal) => Jitter::Equal,
+            Some(JitterWord::None) => Jitter::None,
+        },
+    })
+}
+
+/// The configured headers with their variables filled in. No message repeats a value.
+fn headers(place: &Place<'_>, value: Option<&toml::Value>) -> Result<Vec<(String, String)>> {
+    let Some(value) = value else { return Ok(Vec::new()) };
+    let Some(table) = value.as_table() else {
+        return Err(place.fail("headers", "must be a table such as { authorization = \"…\" }"));
+    };
+    let mut headers = Vec::new();
+    for (name, value) in table {
+        let fail = |reason: &str| place.fail(&format!("headers/{name}"), reason);
+        let text = value.as_str().ok_or_else(|| fail("its value must be a string"))?;
+        headers.push((name.clone(), with_variables(text).map_err(|reason| fail(&reason))?));
+    }
+    Ok(headers)
+}
+
+/// Replaces each `${VAR}` by the environment's value.
+fn with_variables(text: &str) -> std::result::Result<String, String> {
+    let mut filled = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("${") {
+        let (name, tail) = after.split_once('}').ok_or("has a ${ without its }")?;
+        filled.push_str(before);
+        match std::env::var(name) {
+            Ok(value) => filled.push_str(&value),
+            Err(std::env::VarError::NotPresent) => {
+                return Err(format!("the environment variable {name} is not set"));
+            }
+            Err(std::env::VarError::NotUnicode(_)) => {
+                return Err(format!("the environment variable {name} is not UTF-8"));
+            }
+        }
+        rest = tail;
+    }
+    filled.push_str(rest);
+    Ok(filled)
+}

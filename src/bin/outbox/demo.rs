@@ -1,0 +1,251 @@
+//! `outbox demo`: the whole story in a few seconds.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::json;
+use sqlite_outbox::{
+    Backoff, Downstream, Entry, Event, Http, Intent, Jitter, Operation, Outbox, Relay, Status,
+    Timeouts,
+};
+
+use crate::demo_downstream::{Ledger, Mood, PaymentService};
+use crate::failure::{FAILED, Failure, Result};
+use crate::output::{Out, count, escape, table};
+
+const OPERATION: &str = "demo.charge";
+const ORDERS: i64 = 12;
+
+/// Far longer than the demo takes on any machine that works.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What became of one order.
+#[derive(Serialize)]
+struct Line {
+    id: i64,
+    entity_id: String,
+    service: String,
+    status: &'static str,
+    attempts: u32,
+    requests: usize,
+    effects: usize,
+    repeats: usize,
+}
+
+pub fn run(out: Out, db: Option<&str>) -> Result<()> {
+    let folder = if db.is_none() { Some(Folder::new()?) } else { None };
+    let path = match (&folder, db) {
+        (Some(folder), _) => folder.0.join("demo.db"),
+        (None, db) => PathBuf::from(db.unwrap_or_default()),
+    };
+    let lines = story(out, &path)?;
+    let is_given = folder.is_none();
+    conclude(out, &lines, is_given.then_some(path.as_path()))
+}
+
+fn story(out: Out, path: &Path) -> Result<Vec<Line>> {
+    let outbox = Outbox::open(path)?;
+    let service = PaymentService::start()
+        .map_err(|error| Failure::failed(format!("the demo's service cannot start: {error}")))?;
+
+    if !out.is_json() {
+        out.line(format_args!(
+            "An app takes {ORDERS} orders. Each order and the intent to charge for it are committed\n\
+             in one transaction, so that neither can exist without the other.\n"
+        ))?;
+    }
+    let intents = take_orders(&outbox)?;
+    if !out.is_json() {
+        out.line("A relay sends the intents to a payment service that fails on purpose:\n")?;
+    }
+    let (relay, events) = relay(&outbox, &service)?;
+    let handle = relay.start()?;
+    let finished = wait_until_decided(&outbox, &intents, &events);
+    handle.shutdown(Duration::from_secs(5))?;
+    finished?;
+    intents.iter().map(|id| line(&outbox, &service, *id)).collect()
+}
+
+/// The business rows and the intents, in one transaction.
+fn take_orders(outbox: &Outbox) -> Result<Vec<i64>> {
+    outbox.transact(|tx| {
+        let sql = |error| Failure::from(sqlite_outbox::Error::from(error));
+        tx.execute_batch(
+            "CREATE TABLE IF NOT EXISTS demo_orders (id INTEGER PRIMARY KEY, amount INTEGER NOT NULL)",
+        )
+        .map_err(sql)?;
+        let mut ids = Vec::new();
+        for place in 1..=ORDERS {
+            let amount = 1000 + 250 * place;
+            tx.execute("INSERT INTO demo_orders (amount) VALUES (?1)", [amount]).map_err(sql)?;
+            let order = tx.last_insert_rowid();
+            let intent = Intent::new(OPERATION, format!("order-{order}"))
+                .args(json!({ "order": order, "amount": amount, "currency": "eur" }));
+            ids.push(outbox.enqueue(tx, &intent)?.id());
+        }
+        Ok(ids)
+    })
+}
+
+fn relay(outbox: &Outbox, service: &PaymentService) -> Result<(Relay, Receiver<Event>)> {
+    let moment = Duration::from_secs(2);
+    let timeouts =
+        Timeouts { resolve: moment, connect: moment, send: moment, response: moment, body: moment };
+    let http = Http::new().endpoint(&service.endpoint())?.timeouts(timeouts);
+    let backoff = Backoff::Exponential {
+        base: Duration::from_millis(80),
+        cap: Duration::from_millis(400),
+        jitter: Jitter::Equal,
+    };
+    let window = Duration::from_secs(24 * 3600);
+    let (sender, events) = mpsc::channel();
+    let relay = Relay::builder(outbox)
+        .operation(
+            OPERATION,
+            Operation::new(Downstream::DeduplicatesByKey { window }, http).backoff(backoff),
+        )
+        .observe(move |event| {
+            let _ = sender.send(event.clone());
+        })
+        .build()?;
+    Ok((relay, events))
+}
+
+/// Waits until the relay has nothing left to do about any of these intents.
+fn wait_until_decided(outbox: &Outbox, ids: &[i64], events: &Receiver<Event>) -> Result<()> {
+    let mut open: HashSet<i64> = ids.iter().copied().collect();
+    let deadline = Instant::now() + PATIENCE;
+    while !open.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Ok(event) = events.recv_timeout(left) else {
+            let text =
+                format!("{} are not decided after {PATIENCE:?}", count(open.len(), "intent"));
+            return Err(Failure::failed(format!("{text}, in {}", outbox.path())));
+        };
+        if !matches!(event.to, Status::Pending | Status::InFlight) {
+            open.remove(&event.id);
+        }
+    }
+    Ok(())
+}
+
+fn line(outbox: &Outbox, service: &PaymentService, id: i64) -> Result<Line> {
+    let missing = || Failure::failed(format!("intent {id} has disappeared"));
+    let entry: Entry = outbox.entry(id)?.ok_or_else(missing)?;
+    let order = entry.entity_id.rsplit('-').next().and_then(|number| number.parse().ok());
+    let order = order.unwrap_or(0);
+    let Ledger { requests, effects, repeats, .. } = service.ledger(order);
+    Ok(Line {
+        id,
+        service: Mood::of(order).describe(),
+        status: entry.status.as_str(),
+        attempts: entry.attempts,
+        requests,
+        effects,
+        repeats,
+        entity_id: entry.entity_id,
+    })
+}
+
+fn conclude(out: Out, lines: &[Line], file: Option<&Path>) -> Result<()> {
+    let succeeded = || lines.iter().filter(|line| line.status == Status::Succeeded.as_str());
+    let wrong: Vec<&Line> = succeeded().filter(|line| line.effects != 1).collect();
+    let requests: usize = lines.iter().map(|line| line.requests).sum();
+    let effects: usize = lines.iter().map(|line| line.effects).sum();
+    let repeats: usize = lines.iter().map(|line| line.repeats).sum();
+    if out.is_json() {
+        lines.iter().try_for_each(|line| out.json(line))?;
+        out.json(&json!({
+            "intents": lines.len(),
+            "succeeded": succeeded().count(),
+            "requests": requests,
+            "effects": effects,
+            "repeats": repeats,
+            "one_effect_per_intent": wrong.is_empty(),
+        }))?;
+    } else {
+        out.line(as_table(lines))?;
+        out.line(format_args!(
+            "\n{requests} requests were sent for {} intents, each intent always under its own key.\n\
+             {repeats} of them asked again for a charge that had been made, and were recognised.",
+            lines.len()
+        ))?;
+        if wrong.is_empty() {
+            out.line(format_args!(
+                "One effect per intent: {} succeeded, {effects} charges were made, none twice.",
+                succeeded().count()
+            ))?;
+        }
+        if let Some(dead) = lines.iter().find(|line| line.status == Status::Dead.as_str()) {
+            out.line(format_args!(
+                "The refused one is dead: intent {} was not applied and waits for a person.",
+                dead.id
+            ))?;
+        }
+        if let Some(file) = file {
+            out.line(look_further(file, lines))?;
+        }
+    }
+    for line in &wrong {
+        let Line { id, effects, .. } = line;
+        crate::output::note(format_args!(
+            "error: intent {id} succeeded, but has {effects} effects"
+        ));
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(Failure::quiet(FAILED)) }
+}
+
+fn as_table(lines: &[Line]) -> String {
+    let mut table = table(&["ID", "ORDER", "THE SERVICE", "REQUESTS", "EFFECTS", "STATUS"]);
+    for line in lines {
+        table.add_row([
+            line.id.to_string(),
+            escape(&line.entity_id),
+            line.service.clone(),
+            line.requests.to_string(),
+            line.effects.to_string(),
+            line.status.to_owned(),
+        ]);
+    }
+    table.trim_fmt().lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}
+
+fn look_further(file: &Path, lines: &[Line]) -> String {
+    let file = escape(&file.display().to_string());
+    let most = lines.iter().max_by_key(|line| line.requests).map_or(1, |line| line.id);
+    format!(
+        "\nLook further:\n  outbox --db {file} list\n  outbox --db {file} show {most}\n  \
+         outbox --db {file} stats\n  outbox --db {file} replay --status dead --dry-run"
+    )
+}
+
+/// A temporary folder that goes away with the demo.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self> {
+        let base = std::env::temp_dir();
+        for number in 0..1000_u32 {
+            let name = format!("outbox-demo-{}-{number}", std::process::id());
+            let folder = base.join(name);
+            match std::fs::create_dir(&folder) {
+                Ok(()) => return Ok(Self(folder)),
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => {
+                    return Err(Failure::failed(format!("{}: {error}", folder.display())));
+                }
+            }
+        }
+        Err(Failure::failed(format!("{}: has no free name for a folder", base.display())))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // The file is closed by now; what cannot be removed is the system's to clean up.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

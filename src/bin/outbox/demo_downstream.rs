@@ -1,0 +1,197 @@
+//! A payment service on loopback that fails on purpose, for the demo.
+//!
+//! It charges once per idempotency key and answers a repeat with the first answer, as providers
+//! that take such a key do. What goes wrong is told by the order's number, so that every run of
+//! the demo has the same story.
+
+use std::collections::{HashMap, HashSet};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What the service does to an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mood {
+    Fine,
+    /// Charges, then closes the connection without an answer, so many times.
+    LosesAnswers(usize),
+    /// Closes the connection before it charges, once.
+    HangsUp,
+    /// Charges, then answers 500, once.
+    ChargesAndFails,
+    /// Answers this status once, and charges nothing.
+    SaysOnce(u16),
+    /// Refuses for good.
+    Refuses,
+}
+
+impl Mood {
+    /// The story repeats after twelve orders.
+    pub fn of(order: i64) -> Self {
+        match order % 12 {
+            2 => Self::LosesAnswers(1),
+            4 => Self::SaysOnce(503),
+            5 => Self::ChargesAndFails,
+            7 => Self::LosesAnswers(2),
+            8 => Self::SaysOnce(429),
+            9 => Self::HangsUp,
+            11 => Self::Refuses,
+            _ => Self::Fine,
+        }
+    }
+
+    pub fn describe(self) -> String {
+        match self {
+            Self::Fine => "charged".into(),
+            Self::LosesAnswers(1) => "charged, but its answer was lost".into(),
+            Self::LosesAnswers(n) => format!("charged, but its answer was lost {n} times"),
+            Self::HangsUp => "hung up before it charged".into(),
+            Self::ChargesAndFails => "charged, then answered 500".into(),
+            Self::SaysOnce(429) => "answered 429: slow down".into(),
+            Self::SaysOnce(status) => format!("answered {status}"),
+            Self::Refuses => "answered 400: card refused".into(),
+        }
+    }
+}
+
+/// What the service has seen and done for one order. The keys decide whether it charges, the
+/// order is what counts: a second key for one order would be a second charge.
+#[derive(Debug, Clone, Default)]
+pub struct Ledger {
+    pub requests: usize,
+    pub effects: usize,
+    /// Requests whose key had been charged before.
+    pub repeats: usize,
+    charged: HashSet<String>,
+}
+
+/// The service; it stops accepting when dropped.
+pub struct PaymentService {
+    port: u16,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    ledgers: Mutex<HashMap<i64, Ledger>>,
+    stopped: std::sync::atomic::AtomicBool,
+}
+
+impl PaymentService {
+    pub fn start() -> std::io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let port = listener.local_addr()?.port();
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        std::thread::Builder::new().name("demo-service".into()).spawn(move || {
+            for stream in listener.incoming().flatten() {
+                if theirs.is_stopped() {
+                    return;
+                }
+                let shared = Arc::clone(&theirs);
+                std::thread::spawn(move || {
+                    // A connection that breaks is the client's to notice.
+                    let _ = serve(&stream, &shared);
+                });
+            }
+        })?;
+        Ok(Self { port, shared })
+    }
+
+    /// Where orders are charged; the order stands in the path.
+    pub fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}/charges/{{entity_id}}", self.port)
+    }
+
+    pub fn ledger(&self, order: i64) -> Ledger {
+        self.shared.ledgers().get(&order).cloned().unwrap_or_default()
+    }
+}
+
+impl Drop for PaymentService {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, std::sync::atomic::Ordering::Release);
+        // Wakes the accepting thread, so that it sees the flag.
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+    }
+}
+
+impl Shared {
+    fn ledgers(&self) -> MutexGuard<'_, HashMap<i64, Ledger>> {
+        self.ledgers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    /// Charges unless this key was charged before, and says what to answer; `None` is silence.
+    fn handle(&self, order: i64, key: &str) -> Option<(u16, String)> {
+        let mut ledgers = self.ledgers();
+        let ledger = ledgers.entry(order).or_default();
+        ledger.requests += 1;
+        let request = ledger.requests;
+        let mut charge = || {
+            if ledger.charged.insert(key.to_owned()) {
+                ledger.effects += 1;
+            } else {
+                ledger.repeats += 1;
+            }
+            (201, format!(r#"{{"id":"ch_{order}"}}"#))
+        };
+        match Mood::of(order) {
+            Mood::Refuses => Some((400, r#"{"error":"card refused"}"#.into())),
+            Mood::SaysOnce(status) if request == 1 => Some((status, "{}".into())),
+            Mood::HangsUp if request == 1 => None,
+            Mood::ChargesAndFails if request == 1 => {
+                charge();
+                Some((500, "{}".into()))
+            }
+            Mood::LosesAnswers(times) if request <= times => {
+                charge();
+                None
+            }
+            _ => Some(charge()),
+        }
+    }
+}
+
+fn serve(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    stream.set_nodelay(true)?;
+    let mut reader = BufReader::new(stream);
+    while let Some((order, key)) = read_request(&mut reader)? {
+        let Some((status, body)) = shared.handle(order, &key) else { return Ok(()) };
+        let head = format!(
+            "HTTP/1.1 {status} Demo\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        let mut stream = stream;
+        stream.write_all((head + &body).as_bytes())?;
+    }
+    Ok(())
+}
+
+/// The order's number from the path, and the key.
+fn read_request(reader: &mut BufReader<&TcpStream>) -> std::io::Result<Option<(i64, String)>> {
+    let mut line = String::new();
+    if reader.read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    let path = line.split(' ').nth(1).unwrap_or_default();
+    let order = path.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or(0);
+    let (mut key, mut length) = (String::new(), 0_u64);
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        let Some((name, value)) = line.trim_end().split_once(": ") else { break };
+        if name.eq_ignore_ascii_case("idempotency-key") {
+            value.clone_into(&mut key);
+        } else if name.eq_ignore_ascii_case("content-length") {
+            length = value.parse().unwrap_or(0);
+        }
+    }
+    std::io::copy(&mut reader.by_ref().take(length), &mut std::io::sink())?;
+    Ok(Some((order, key)))
+}

@@ -1,0 +1,132 @@
+//! `outbox enqueue`: one intent in its own transaction.
+
+use serde::Serialize;
+use sqlite_outbox::{Enqueued, ErrorKind, Intent, Outbox};
+
+use crate::args::EnqueueArgs;
+use crate::failure::{Failure, Result};
+use crate::input;
+use crate::output::{Out, escape, note};
+
+#[derive(Serialize)]
+struct Report<'a> {
+    id: i64,
+    idempotency_key: &'a str,
+    outcome: &'static str,
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    downstream_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unsettled_version: Option<i64>,
+}
+
+/// The values are read before the file is opened: a typing error must not even touch it.
+pub fn run(out: Out, open: &dyn Fn() -> Result<Outbox>, args: &EnqueueArgs) -> Result<()> {
+    let intent = intent(args)?;
+    let outbox = open()?;
+    let enqueued = outbox
+        .transact(|tx| outbox.enqueue(tx, &intent))
+        .map_err(|error| named_by_flag(error, args))?;
+    report(out, &enqueued)
+}
+
+fn intent(args: &EnqueueArgs) -> Result<Intent> {
+    if args.args.as_deref() == Some("-") && args.payload.as_deref() == Some("-") {
+        return Err(Failure::usage("--payload: standard input is read by --args already"));
+    }
+    let mut intent = Intent::new(&args.operation, &args.entity).version(args.version);
+    if let Some(tenant) = &args.tenant {
+        intent = intent.tenant(tenant);
+    }
+    if let Some(key) = &args.key {
+        intent = intent.key(key);
+    }
+    if let Some(endpoint) = &args.endpoint {
+        intent = intent.endpoint(endpoint);
+    }
+    if let Some(method) = &args.method {
+        intent = intent.method(method);
+    }
+    if let Some(given) = &args.args {
+        intent = intent.args_json(input::text("--args", given)?);
+    }
+    if let Some(given) = &args.payload {
+        intent = intent.payload(input::text("--payload", given)?);
+    }
+    if let Some(content_type) = &args.content_type {
+        intent = intent.content_type(content_type);
+    }
+    for header in &args.header {
+        // Not repeated in the message: it may be a credential that was put here by mistake.
+        let (name, value) =
+            header.split_once('=').ok_or_else(|| Failure::usage("--header: must be NAME=VALUE"))?;
+        intent = intent.header(name, value);
+    }
+    if let Some(key) = &args.ordering_key {
+        intent = intent.ordering_key(key);
+    }
+    if let Some(delay) = args.delay {
+        intent = intent.delay(delay);
+    }
+    if let Some(expires_in) = args.expires_in {
+        intent = intent.expires_in(expires_in);
+    }
+    Ok(intent)
+}
+
+/// The library's errors begin with the field; on the command line it is a flag.
+fn named_by_flag(error: sqlite_outbox::Error, args: &EnqueueArgs) -> Failure {
+    let kind = error.kind();
+    let mut failure = Failure::from(error);
+    if kind == ErrorKind::Invalid
+        && let Some((field, reason)) = failure.text.split_once(": ")
+    {
+        let flag = match field {
+            "operation" => "OPERATION".to_owned(),
+            "headers" => "--header".to_owned(),
+            // The arguments stand in for a payload that was not given.
+            "payload" if args.payload.is_none() => "--args".to_owned(),
+            "idempotency_key" => "--key".to_owned(),
+            field => format!("--{}", field.replace('_', "-")),
+        };
+        failure.text = format!("{flag}: {reason}");
+    }
+    failure
+}
+
+fn report(out: Out, enqueued: &Enqueued) -> Result<()> {
+    let mut report = Report {
+        id: enqueued.id(),
+        idempotency_key: enqueued.key(),
+        outcome: "existing",
+        status: "pending",
+        downstream_id: None,
+        unsettled_version: None,
+    };
+    match enqueued {
+        Enqueued::New { unsettled_version, .. } => {
+            report.outcome = "new";
+            report.unsettled_version = *unsettled_version;
+        }
+        Enqueued::Existing(entry) => {
+            report.status = entry.status.as_str();
+            report.downstream_id = entry.downstream_id.as_deref();
+        }
+        _ => {}
+    }
+    if let Some(earlier) = report.unsettled_version {
+        note(format_args!(
+            "warning: an earlier version, intent {earlier}, is not settled; both will be sent \
+             unless that one is cancelled"
+        ));
+    }
+    if out.is_json() {
+        return out.json(&report);
+    }
+    let key = escape(report.idempotency_key);
+    if report.outcome == "new" {
+        out.line(format_args!("intent {} is enqueued, key {key}", report.id))
+    } else {
+        out.line(format_args!("intent {} exists and is {}, key {key}", report.id, report.status))
+    }
+}

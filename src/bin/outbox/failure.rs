@@ -1,0 +1,62 @@
+//! What ends the command, and with which exit code.
+
+use std::io;
+
+use sqlite_outbox::ErrorKind;
+
+pub type Result<T> = std::result::Result<T, Failure>;
+
+/// Something could not be done.
+pub const FAILED: u8 = 1;
+/// What was asked for makes no sense.
+pub const USAGE: u8 = 2;
+/// The row, or what is there already, does not allow it.
+pub const REFUSED: u8 = 3;
+
+/// The one line for standard error, and the exit code. Without a text the command ends quietly.
+#[derive(Debug)]
+pub struct Failure {
+    pub code: u8,
+    pub text: String,
+}
+
+impl Failure {
+    pub fn failed(text: impl Into<String>) -> Self {
+        Self { code: FAILED, text: text.into() }
+    }
+
+    pub fn usage(text: impl Into<String>) -> Self {
+        Self { code: USAGE, text: text.into() }
+    }
+
+    pub fn refused(text: impl Into<String>) -> Self {
+        Self { code: REFUSED, text: text.into() }
+    }
+
+    /// Ends with this code; everything has been said.
+    pub fn quiet(code: u8) -> Self {
+        Self { code, text: String::new() }
+    }
+}
+
+impl From<sqlite_outbox::Error> for Failure {
+    fn from(error: sqlite_outbox::Error) -> Self {
+        let code = match error.kind() {
+            ErrorKind::Invalid => USAGE,
+            ErrorKind::Conflict | ErrorKind::Refused | ErrorKind::NotFound => REFUSED,
+            _ => FAILED,
+        };
+        Self { code, text: error.to_string() }
+    }
+}
+
+/// Only writing to standard output reports errors this way; what is read is explained in place.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            // The reader has seen enough, as in `outbox list | head`.
+            return Self::quiet(0);
+        }
+        Self::failed(format!("standard output: {error}"))
+    }
+}

@@ -1,0 +1,105 @@
+//! `outbox key`: derives idempotency keys.
+
+use std::io::BufRead;
+
+use serde::{Deserialize, Serialize};
+use sqlite_outbox::IdempotencyKey;
+
+use crate::args::KeyArgs;
+use crate::failure::{Failure, Result, USAGE};
+use crate::input;
+use crate::output::{Out, escape, note};
+
+/// What an action is, as the lines on standard input say it. Other members are left alone, so
+/// that test vectors can be piped in as they are.
+#[derive(Deserialize)]
+struct Action {
+    #[serde(default)]
+    tenant_id: String,
+    operation: String,
+    entity_id: String,
+    #[serde(default = "first")]
+    intent_version: i64,
+    args_json: String,
+}
+
+fn first() -> i64 {
+    1
+}
+
+#[derive(Serialize)]
+struct Derived {
+    key: String,
+    args_hash: String,
+}
+
+impl Action {
+    fn derive(&self) -> Result<Derived> {
+        let derived = IdempotencyKey::derive(
+            &self.tenant_id,
+            &self.operation,
+            &self.entity_id,
+            self.intent_version,
+            &self.args_json,
+        )?;
+        Ok(Derived { key: derived.key, args_hash: derived.args_hash })
+    }
+}
+
+pub fn run(out: Out, args: &KeyArgs) -> Result<()> {
+    if args.stdin {
+        return lines(out);
+    }
+    let action = Action {
+        tenant_id: args.tenant.clone(),
+        operation: args.operation.clone().unwrap_or_default(),
+        entity_id: args.entity.clone().unwrap_or_default(),
+        intent_version: args.version,
+        args_json: input::text("--args", &args.args)?,
+    };
+    check(&action).map_err(|reason| Failure::usage(format!("--{reason}")))?;
+    let derived = action.derive().map_err(|f| Failure { text: format!("--{}", f.text), ..f })?;
+    if out.is_json() {
+        return out.json(&derived);
+    }
+    out.line(escape(&derived.key))
+}
+
+/// What could never be stored has no key.
+fn check(action: &Action) -> std::result::Result<(), &'static str> {
+    if action.operation.is_empty() {
+        return Err("operation: must not be empty");
+    }
+    if action.entity_id.is_empty() {
+        return Err("entity: must not be empty");
+    }
+    if action.intent_version < 1 {
+        return Err("version: must be 1 or more");
+    }
+    Ok(())
+}
+
+/// One answer per line that can be derived; the others are named, and the rest goes on.
+fn lines(out: Out) -> Result<()> {
+    let mut bad = 0_usize;
+    for (index, line) in std::io::stdin().lock().split(b'\n').enumerate() {
+        let line = line.map_err(|error| Failure::failed(format!("standard input: {error}")))?;
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        match derive_line(&line) {
+            Ok(derived) => out.json(&derived)?,
+            Err(reason) => {
+                bad += 1;
+                note(format_args!("error: line {}: {}", index + 1, escape(&reason)));
+            }
+        }
+    }
+    if bad > 0 { Err(Failure::quiet(USAGE)) } else { Ok(()) }
+}
+
+fn derive_line(line: &[u8]) -> std::result::Result<Derived, String> {
+    let action: Action = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    check(&action)?;
+    action.derive().map_err(|failure| failure.text)
+}

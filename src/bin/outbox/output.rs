@@ -1,0 +1,136 @@
+//! Standard output: lines for people, or one JSON object per line.
+
+use std::fmt::{Display, Write as _};
+use std::io::Write as _;
+use std::time::{Duration, UNIX_EPOCH};
+
+use comfy_table::{Row, Table, presets};
+use serde::Serialize;
+
+use crate::failure::{Failure, Result};
+
+/// How results are written.
+#[derive(Debug, Clone, Copy)]
+pub struct Out {
+    json: bool,
+}
+
+impl Out {
+    pub fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    pub fn is_json(self) -> bool {
+        self.json
+    }
+
+    /// A line on standard output.
+    #[allow(clippy::unused_self)] // Whoever writes results holds the way to write them.
+    pub fn line(self, text: impl Display) -> Result<()> {
+        Ok(writeln!(std::io::stdout().lock(), "{text}")?)
+    }
+
+    /// An object on standard output.
+    pub fn json(self, value: &impl Serialize) -> Result<()> {
+        let text = serde_json::to_string(value)
+            .map_err(|error| Failure::failed(format!("JSON cannot be written: {error}")))?;
+        self.line(escape_json(&text))
+    }
+
+    /// What a person is told beside the result: on standard output, or on standard error where
+    /// that carries JSON.
+    pub fn say(self, text: impl Display) -> Result<()> {
+        if self.json {
+            note(text);
+            return Ok(());
+        }
+        self.line(text)
+    }
+}
+
+/// A line on standard error. Nobody may be listening, and that is no failure.
+pub fn note(text: impl Display) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// A table without lines: columns under their heads.
+pub fn table(head: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(Row::from(head.to_vec()));
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table
+}
+
+/// Text from the file, harmless on a terminal: control characters, and those that are invisible
+/// or turn the direction of writing, are printed as escapes.
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_harmful(c) {
+            let _ = write!(escaped, "{}", c.escape_debug());
+        } else {
+            escaped.push(c);
+        }
+    }
+    escaped
+}
+
+/// The same inside JSON, which may hold these characters only within strings.
+fn escape_json(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_harmful(c) {
+            let _ = write!(escaped, "\\u{:04x}", u32::from(c));
+        } else {
+            escaped.push(c);
+        }
+    }
+    escaped
+}
+
+fn is_harmful(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+/// Shortened to so many characters.
+pub fn shorten(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// A time for people: UTC, to the millisecond.
+pub fn time(at: i64) -> String {
+    let Ok(millis) = u64::try_from(at) else { return at.to_string() };
+    let time = UNIX_EPOCH.checked_add(Duration::from_millis(millis));
+    // The formatter knows years up to 9999, and a file may hold anything.
+    match time.filter(|_| millis < 253_402_300_800_000) {
+        Some(time) => humantime::format_rfc3339_millis(time).to_string(),
+        None => at.to_string(),
+    }
+}
+
+/// A time that may not be there.
+pub fn time_or_dash(at: Option<i64>) -> String {
+    at.map_or_else(|| "-".into(), time)
+}
+
+/// How long ago or ahead a time is, in its two largest units.
+pub fn distance(from: i64, to: i64) -> String {
+    let seconds = from.abs_diff(to) / 1000;
+    humantime::format_duration(Duration::from_secs(seconds))
+        .to_string()
+        .split(' ')
+        .take(2)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// `1 intent`, `2 intents`.
+pub fn count(number: usize, one: &str) -> String {
+    if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
+}

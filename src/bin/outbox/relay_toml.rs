@@ -1,0 +1,220 @@
+//! What may stand in `relay.toml`, and where in it something is wrong.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+use toml::de::{DeTable, DeValue};
+
+use crate::failure::{Failure, Result};
+use crate::input::{parse_duration, parse_shard};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RelayToml {
+    #[serde(default)]
+    pub relay: RelayTable,
+    #[serde(default)]
+    pub operations: BTreeMap<String, OperationTable>,
+    pub default: Option<OperationTable>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RelayTable {
+    pub workers: Option<usize>,
+    pub lease: Option<Period>,
+    pub shard: Option<Shard>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OperationTable {
+    pub endpoint: Option<String>,
+    pub downstream: DownstreamWord,
+    pub key_window: Option<Period>,
+    pub provider: Option<String>,
+    pub max_attempts: Option<u32>,
+    pub give_up_after: Option<Period>,
+    pub backoff: Option<BackoffTable>,
+    pub timeouts: Option<TimeoutsTable>,
+    /// Read as it is: the parser's complaints about types would repeat a value.
+    pub headers: Option<toml::Value>,
+    pub idempotency_header: Option<String>,
+    pub downstream_id: Option<String>,
+    pub success_when: Option<SuccessWhen>,
+    pub on_conflict: Option<ConflictWord>,
+    pub max_in_flight: Option<usize>,
+    pub on_dead: Option<DeadWord>,
+    #[serde(default)]
+    pub allow_addresses: Vec<String>,
+    #[serde(default)]
+    pub allow_origins: Vec<String>,
+    #[serde(default)]
+    pub weaken_stored_contract: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DownstreamWord {
+    Deduplicates,
+    Unprotected,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ConflictWord {
+    InProgress,
+    Applied,
+    Permanent,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeadWord {
+    Block,
+    Continue,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BackoffKind {
+    Exponential,
+    Schedule,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JitterWord {
+    Full,
+    Equal,
+    None,
+}
+
+/// One struct for both kinds: a tagged enum would lose the place of a mistake.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BackoffTable {
+    pub kind: BackoffKind,
+    pub base: Option<Period>,
+    pub cap: Option<Period>,
+    pub jitter: Option<JitterWord>,
+    pub delays: Option<Vec<Period>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimeoutsTable {
+    pub resolve: Option<Period>,
+    pub connect: Option<Period>,
+    pub send: Option<Period>,
+    pub response: Option<Period>,
+    pub body: Option<Period>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SuccessWhen {
+    pub pointer: String,
+    pub equals: serde_json::Value,
+}
+
+/// A duration as people write it.
+#[derive(Clone, Copy)]
+pub struct Period(pub Duration);
+
+impl<'de> Deserialize<'de> for Period {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_duration(&text)
+            .map(Self)
+            .map_err(|reason| serde::de::Error::custom(format!("{text:?} is {reason}")))
+    }
+}
+
+/// `K/N`.
+#[derive(Clone, Copy)]
+pub struct Shard(pub (u32, u32));
+
+impl<'de> Deserialize<'de> for Shard {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_shard(&text)
+            .map(Self)
+            .map_err(|reason| serde::de::Error::custom(format!("{text:?} {reason}")))
+    }
+}
+
+/// The text of a configuration, kept so that later complaints can name their line too.
+pub struct Source {
+    name: String,
+    text: String,
+}
+
+impl Source {
+    pub fn read(path: &Path) -> Result<Self> {
+        let name = path.display().to_string();
+        match std::fs::read_to_string(path) {
+            Ok(text) => Ok(Self { name, text }),
+            Err(error) => Err(Failure::usage(format!("--config: {name}: {error}"))),
+        }
+    }
+
+    pub fn parse(&self) -> Result<RelayToml> {
+        toml::from_str(&self.text).map_err(|error| {
+            let Some(span) = error.span() else {
+                return Failure::usage(format!("{}: {}", self.name, error.message()));
+            };
+            let line = self.line_at(span.start);
+            let key = self.key_before(span.start).map(|key| format!("{key}: ")).unwrap_or_default();
+            // Only the message: the parser's full text quotes the line, which may hold a secret.
+            Failure::usage(format!("{}: line {line}: {key}{}", self.name, error.message()))
+        })
+    }
+
+    /// A complaint about the value at this path, or about the nearest table that is there.
+    pub fn fail(&self, path: &[&str], reason: &str) -> Failure {
+        let shown: Vec<String> = path.iter().map(|key| shown_key(key)).collect();
+        let shown = shown.join(".");
+        match self.line_of(path) {
+            Some(line) => Failure::usage(format!("{}: line {line}: {shown}: {reason}", self.name)),
+            None => Failure::usage(format!("{}: {shown}: {reason}", self.name)),
+        }
+    }
+
+    fn line_of(&self, path: &[&str]) -> Option<usize> {
+        let document = DeTable::parse(&self.text).ok()?;
+        let mut table = document.get_ref();
+        let mut line = None;
+        for wanted in path {
+            let found = table.iter().find(|(key, _)| key.get_ref().as_ref() == *wanted);
+            let Some((key, value)) = found else { break };
+            line = Some(self.line_at(key.span().start));
+            match value.get_ref() {
+                DeValue::Table(inner) => table = inner,
+                _ => break,
+            }
+        }
+        line
+    }
+
+    fn line_at(&self, offset: usize) -> usize {
+        let before = self.text.as_bytes().get(..offset).unwrap_or(self.text.as_bytes());
+        before.split(|byte| *byte == b'\n').count()
+    }
+
+    /// The key whose value starts here.
+    fn key_before(&self, offset: usize) -> Option<&str> {
+        let before = self.text.get(..offset)?;
+        let line = before.lines().next_back()?;
+        let before_sign = line.trim_end().trim_end_matches('[').trim_end().strip_suffix('=')?;
+        before_sign.rsplit(['{', ',']).next().map(str::trim)
+    }
+}
+
+/// A key as it would be written in the file.
+fn shown_key(key: &str) -> String {
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if !key.is_empty() && key.chars().all(is_bare) { key.to_owned() } else { format!("{key:?}") }
+}

@@ -1,0 +1,218 @@
+//! What the command does not accept: one clear line, the right exit code, and nothing written.
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::{Desk, Ran};
+
+/// One line on standard error that begins with `error: `.
+fn only_error(ran: &Ran) -> &str {
+    let lines: Vec<&str> = ran.err.lines().collect();
+    assert_eq!(lines.len(), 1, "{}", ran.err);
+    lines[0].strip_prefix("error: ").expect("begins with error")
+}
+
+#[test]
+fn every_bad_value_names_its_flag_and_writes_nothing() {
+    let desk = Desk::new();
+    desk.ok(&["enqueue", "pay", "--entity", "there", "--args", r#"{"a":1}"#]);
+    let long = "x".repeat(1025);
+    let body = desk.file("big.json", &format!("\"{}\"", "x".repeat(1_048_576)));
+    let big = format!("@{body}");
+    std::fs::write(desk.dir.path().join("latin1"), b"caf\xe9").unwrap();
+    let cases: &[(i32, &str, &[&str])] = &[
+        (2, "OPERATION", &["bad name!", "--entity", "e"]),
+        (2, "--entity", &["pay", "--entity", ""]),
+        (2, "--entity", &["pay", "--entity", &long]),
+        (2, "--entity", &["pay"]),
+        (2, "--tenant", &["pay", "--entity", "e", "--tenant", &long]),
+        (2, "--version", &["pay", "--entity", "e", "--version", "0"]),
+        (2, "--version", &["pay", "--entity", "e", "--version", "-1"]),
+        (2, "--version", &["pay", "--entity", "e", "--version", "x"]),
+        (2, "--key", &["pay", "--entity", "e", "--key", "a b"]),
+        (2, "--key", &["pay", "--entity", "e", "--key", ""]),
+        (2, "--endpoint", &["pay", "--entity", "e", "--endpoint", "ftp://x/"]),
+        (2, "--endpoint", &["pay", "--entity", "e", "--endpoint", "https://u:p@x.example/"]),
+        (2, "--method", &["pay", "--entity", "e", "--method", "FETCH"]),
+        (2, "--args", &["pay", "--entity", "e", "--args", "{"]),
+        (2, "--args", &["pay", "--entity", "e", "--args", "{\"n\":1e400}"]),
+        (2, "--args", &["pay", "--entity", "e", "--args", "@missing.json"]),
+        (2, "--args", &["pay", "--entity", "e", "--args", "@latin1"]),
+        (2, "--args", &["pay", "--entity", "e", "--payload", "x", "--content-type", "text/plain"]),
+        (2, "--payload", &["pay", "--entity", "e", "--payload", "not JSON"]),
+        (2, "--payload", &["pay", "--entity", "e", "--payload", &big]),
+        (2, "--payload", &["pay", "--entity", "e", "--args", "-", "--payload", "-"]),
+        (2, "--content-type", &["pay", "--entity", "e", "--content-type", "json"]),
+        (2, "--header", &["pay", "--entity", "e", "--header", "no value"]),
+        (2, "--header", &["pay", "--entity", "e", "--header", "host=x"]),
+        (2, "--header", &["pay", "--entity", "e", "--header", "x=a\r\nb: c"]),
+        (2, "--header", &["pay", "--entity", "e", "--header", "x=1", "--header", "X=2"]),
+        (2, "--ordering-key", &["pay", "--entity", "e", "--ordering-key", ""]),
+        (2, "--delay", &["pay", "--entity", "e", "--delay", "soon"]),
+        (2, "--expires-in", &["pay", "--entity", "e", "--expires-in", "-1h"]),
+        (2, "--expires-in", &["pay", "--entity", "e", "--delay", "2h", "--expires-in", "1h"]),
+        (2, "--colour", &["pay", "--entity", "e", "--colour", "red"]),
+        (3, "a change needs a new version", &["pay", "--entity", "there", "--args", r#"{"a":2}"#]),
+    ];
+    for (code, named, args) in cases {
+        let ran = desk.run(&[&["enqueue"], *args].concat());
+        assert_eq!(ran.code, *code, "{args:?}: {}", ran.err);
+        let shown = ran.err.lines().take(3).collect::<Vec<_>>().join(" ");
+        assert!(shown.starts_with("error: ") && shown.contains(named), "{args:?}: {}", ran.err);
+        assert_eq!(ran.out, "");
+        assert_eq!(desk.count("outbox"), 1, "{args:?}");
+    }
+    let ran = desk.run(&["enqueue", "pay", "--entity", "e", "--header", "authorization: SENTINEL"]);
+    assert!(ran.code == 2 && !ran.err.contains("SENTINEL"), "{}", ran.err);
+}
+
+#[test]
+fn other_commands_refuse_bad_values_too() {
+    let desk = Desk::new();
+    let cases: &[(i32, &str, &[&str])] = &[
+        (2, "--status", &["list", "--status", "lost"]),
+        (2, "--since", &["list", "--since", "yesterday"]),
+        (2, "--limit", &["list", "--limit", "many"]),
+        (2, "--all", &["replay"]),
+        (2, "--all", &["replay", "--limit", "3"]),
+        (2, "cannot be used with", &["replay", "1", "--status", "dead"]),
+        (2, "<ID>", &["cancel"]),
+        (2, "'x'", &["cancel", "x"]),
+        (2, "--operation", &["key", "--entity", "e"]),
+        (2, "--args", &["key", "--operation", "o", "--entity", "e", "--args", "{"]),
+        (2, "--version", &["key", "--operation", "o", "--entity", "e", "--version", "0"]),
+        (2, "--downstream", &["relay"]),
+        (2, "--downstream", &["relay", "--downstream", "perhaps"]),
+        (2, "--shard", &["relay", "--downstream", "deduplicates", "--shard", "2/2"]),
+        (2, "--workers", &["relay", "--downstream", "deduplicates", "--workers", "0"]),
+        (2, "--lease", &["relay", "--downstream", "deduplicates", "--lease", "5s"]),
+        (2, "--key-window", &["relay", "--downstream", "deduplicates", "--key-window", "5s"]),
+        (2, "--key-window", &["relay", "--downstream", "unprotected", "--key-window", "5h"]),
+        (
+            2,
+            "--allow-addresses",
+            &["relay", "--downstream", "unprotected", "--allow-addresses", "x"],
+        ),
+        (3, "there is no intent 7", &["show", "7"]),
+        (3, "there is no intent nope", &["show", "nope"]),
+        (3, "there is no intent 7", &["replay", "7", "--dry-run"]),
+        (2, "unrecognized subcommand", &["purge"]),
+    ];
+    for (code, named, args) in cases {
+        let ran = desk.run(args);
+        assert_eq!(ran.code, *code, "{args:?}: {}", ran.err);
+        let shown = ran.err.lines().take(3).collect::<Vec<_>>().join(" ");
+        assert!(shown.starts_with("error: ") && shown.contains(named), "{args:?}: {}", ran.err);
+        assert_eq!(ran.out, "", "{args:?}");
+    }
+}
+
+#[test]
+fn a_file_must_be_named_and_is_not_created_by_looking() {
+    let desk = Desk::new();
+    let output = desk.command(&["list"]).env_remove("OUTBOX_DB").output().unwrap();
+    let ran = Ran::from(output);
+    assert_eq!(ran.code, 2);
+    assert!(only_error(&ran).contains("--db FILE is needed"));
+    for command in
+        [&["list"][..], &["stats"], &["enqueue", "op", "--entity", "e"], &["cancel", "1"]]
+    {
+        let ran = desk.run(&[&["--db", "other.db"], command].concat());
+        assert_eq!(ran.code, 1);
+        assert!(only_error(&ran).contains("other.db: no such file"), "{}", ran.err);
+    }
+    assert!(!desk.dir.path().join("other.db").exists());
+}
+
+#[test]
+fn a_file_that_cannot_be_used_is_explained_in_one_line() {
+    let desk = Desk::new();
+    desk.file("text.db", &"this is no database\n".repeat(500));
+    let cases = [
+        ("text.db", "not an SQLite database"),
+        ("missing/app.db", "the folder missing does not exist"),
+        (".", "is a folder"),
+        (":memory:", "in a file, not in memory"),
+    ];
+    for (file, why) in cases {
+        for command in ["init", "list"] {
+            let ran = desk.run(&["--db", file, command]);
+            assert!(ran.code == 1 || file == ":memory:", "{file}: {}", ran.err);
+            assert!(only_error(&ran).contains(why), "{file}: {}", ran.err);
+        }
+    }
+    desk.sql("UPDATE outbox_meta SET schema_version = 99");
+    let ran = desk.run(&["stats"]);
+    assert_eq!(ran.code, 1);
+    assert!(only_error(&ran).contains("version 99"), "{}", ran.err);
+}
+
+#[test]
+fn a_read_only_file_is_explained_in_one_line() {
+    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::process::CommandExt;
+    let desk = Desk::new();
+    let mode = |path: &std::path::Path, mode: u32| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(desk.dir.path(), 0o755);
+    mode(&desk.path(), 0o444);
+    let mut command = desk.command(&["list"]);
+    if desk.path().metadata().unwrap().uid() == 0 {
+        // Permissions do not hold root.
+        command.uid(65534);
+    }
+    let Ok(output) = command.output() else {
+        eprintln!("skipped: the binary's folder is closed to the other user");
+        return;
+    };
+    let ran = Ran::from(output);
+    assert_eq!(ran.code, 1);
+    assert!(only_error(&ran).contains("read-only"), "{}", ran.err);
+}
+
+#[test]
+fn a_mistake_in_the_configuration_is_found_by_its_line() {
+    let desk = Desk::new();
+    let op = "[operations.\"a.b\"]\n";
+    let cases: &[(&str, String)] = &[
+        ("line 2: unknown field `worker`", "[relay]\nworker = 3\n".into()),
+        ("line 2: lease: \"soon\" is not a duration", "[relay]\nlease = \"soon\"\n".into()),
+        ("line 2: shard: \"3/2\"", "[relay]\nshard = \"3/2\"\n".into()),
+        ("line 2: relay.workers: 0", format!("[relay]\nworkers = 0\n{op}downstream = \"unprotected\"\n")),
+        ("line 1: missing field `downstream`", format!("{op}max_attempts = 3\n")),
+        ("line 2: downstream: unknown variant `maybe`", format!("{op}downstream = \"maybe\"\n")),
+        ("line 3: unknown field `reconcile`", format!("{op}downstream = \"deduplicates\"\nreconcile = {{ get = \"https://x.example\" }}\n")),
+        ("line 3: operations.\"a.b\".key_window", format!("{op}downstream = \"unprotected\"\nkey_window = \"1h\"\n")),
+        ("line 3: operations.\"a.b\".key_window", format!("{op}downstream = \"deduplicates\"\nkey_window = \"1s\"\n")),
+        ("line 3: operations.\"a.b\".endpoint", format!("{op}downstream = \"unprotected\"\nendpoint = \"nowhere\"\n")),
+        ("line 3: operations.\"a.b\".headers.host", format!("{op}downstream = \"unprotected\"\nheaders = {{ host = \"x\" }}\n")),
+        ("line 3: operations.\"a.b\".headers.x", format!("{op}downstream = \"unprotected\"\nheaders = {{ x = 5 }}\n")),
+        ("variable OUTBOX_TEST_MISSING is not set", format!("{op}downstream = \"unprotected\"\nheaders = {{ x = \"SENTINEL ${{OUTBOX_TEST_MISSING}}\" }}\n")),
+        ("line 3: operations.\"a.b\".headers", format!("{op}downstream = \"unprotected\"\nheaders = \"SENTINEL\"\n")),
+        ("line 3: base: \"2\" is not a duration", format!("{op}downstream = \"unprotected\"\nbackoff = {{ kind = \"exponential\", base = \"2\" }}\n")),
+        ("line 3: operations.\"a.b\".backoff", format!("{op}downstream = \"unprotected\"\nbackoff = {{ kind = \"schedule\", cap = \"1s\" }}\n")),
+        ("line 3: operations.\"a.b\".backoff", format!("{op}downstream = \"unprotected\"\nbackoff = {{ kind = \"schedule\" }}\n")),
+        ("line 3: operations.\"a.b\".backoff", format!("{op}downstream = \"unprotected\"\nbackoff = {{ kind = \"exponential\", base = \"2h\" }}\n")),
+        ("line 3: operations.\"a.b\".max_attempts", format!("{op}downstream = \"unprotected\"\nmax_attempts = 0\n")),
+        ("line 3: operations.\"a.b\".downstream_id", format!("{op}downstream = \"unprotected\"\ndownstream_id = \"id\"\n")),
+        ("line 3: operations.\"a.b\".idempotency_header", format!("{op}downstream = \"unprotected\"\nidempotency_header = \"a b\"\n")),
+        ("line 3: operations.\"a.b\".allow_addresses", format!("{op}downstream = \"unprotected\"\nallow_addresses = [\"x\"]\n")),
+        ("line 3: operations.\"a.b\".allow_origins", format!("{op}downstream = \"unprotected\"\nallow_origins = [\"https://x.example/path\"]\n")),
+        ("line 3: on_conflict: unknown variant", format!("{op}downstream = \"unprotected\"\non_conflict = \"retry\"\n")),
+        ("line 3: on_dead: unknown variant", format!("{op}downstream = \"unprotected\"\non_dead = \"stop\"\n")),
+        ("line 3: response:", format!("{op}downstream = \"unprotected\"\ntimeouts = {{ connect = \"1s\", response = \"x\" }}\n")),
+        ("line 3: default.success_when", "[default]\ndownstream = \"deduplicates\"\nsuccess_when = { pointer = \"ok\", equals = true }\n".into()),
+        ("line 2: ", format!("{op}downstream = deduplicates\n")),
+        ("there is no operation", String::new()),
+    ];
+    for (why, text) in cases {
+        desk.file("relay.toml", text);
+        let ran = desk.run(&["relay", "--drain", "--config", "relay.toml"]);
+        assert_eq!(ran.code, 2, "{text}: {}", ran.err);
+        let error = only_error(&ran);
+        assert!(error.contains(why), "{text}: {error}");
+        assert!(error.starts_with("relay.toml: ") || text.is_empty(), "{error}");
+        assert!(!error.contains("SENTINEL"), "{error}");
+    }
+    assert_eq!(desk.count("outbox_operation"), 0);
+}

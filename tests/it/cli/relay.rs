@@ -1,0 +1,240 @@
+//! `outbox relay` against a real server.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+
+use super::Desk;
+use crate::downstream::Downstream;
+
+const LOOPBACK: [&str; 2] = ["--allow-addresses", "127.0.0.0/8"];
+
+impl Desk {
+    fn enqueue_for(&self, entity: &str, endpoint: &str) -> String {
+        let new = self.json(&["enqueue", "pay", "--entity", entity, "--endpoint", endpoint]);
+        new[0]["idempotency_key"].as_str().unwrap().to_owned()
+    }
+
+    fn statuses(&self) -> Vec<String> {
+        let rows = self.json(&["list"]);
+        rows.iter().map(|row| row["status"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+#[test]
+fn a_drain_sends_what_is_due_and_sums_up() {
+    let (desk, downstream) = (Desk::new(), Downstream::start());
+    let key = desk.enqueue_for("a", &downstream.url("/ok"));
+    desk.enqueue_for("b", &downstream.url("/status/400"));
+    let drain = ["relay", "--drain", "--downstream", "deduplicates"];
+    let report = &desk.json(&[&drain[..], &LOOPBACK].concat())[0];
+    let expected = json!({"attempts": 2, "succeeded": 1, "retried": 0, "unknown": 0,
+                          "needs_review": 0, "dead": 1, "stopped": false});
+    assert_eq!(*report, expected);
+    assert_eq!(downstream.effects(&key), 1);
+    assert_eq!(desk.statuses(), ["succeeded", "dead"]);
+    let story = &desk.json(&["show", "1"])[0];
+    assert_eq!(story["receipt"]["status"], 200);
+    assert_eq!(story["receipt"]["downstream_id"], story["downstream_id"]);
+
+    // From now on the file knows the operation.
+    desk.enqueue_for("c", &downstream.url("/ok"));
+    let out = desk.ok(&[&["relay", "--drain"][..], &LOOPBACK].concat());
+    assert_eq!(out, "1 attempt: 1 succeeded\n");
+}
+
+#[test]
+fn an_intent_of_a_row_is_not_sent_to_a_private_address_unasked() {
+    let (desk, downstream) = (Desk::new(), Downstream::start());
+    desk.enqueue_for("a", &downstream.url("/ok"));
+    desk.ok(&["relay", "--drain", "--downstream", "deduplicates"]);
+    assert_eq!(downstream.connections(), 0);
+    assert_ne!(desk.statuses(), ["succeeded"]);
+}
+
+#[test]
+fn a_configuration_with_everything_is_obeyed() {
+    let (desk, downstream) = (Desk::new(), Downstream::start());
+    desk.ok(&["enqueue", "stripe.charge", "--entity", "a"]);
+    desk.ok(&["enqueue", "other", "--entity", "a"]);
+    let text = format!(
+        r#"
+[relay]
+workers = 2
+lease = "90s"
+shard = "0/1"
+
+[operations."stripe.charge"]
+endpoint = "{}"
+downstream = "deduplicates"
+key_window = "24h"
+provider = "stripe"
+max_attempts = 10
+give_up_after = "72h"
+backoff = {{ kind = "schedule", delays = ["0s", "5s", "5m"] }}
+timeouts = {{ resolve = "5s", connect = "5s", send = "15s", response = "30s", body = "5s" }}
+headers = {{ authorization = "Bearer ${{OUTBOX_TEST_KEY}}" }}
+idempotency_header = "Idempotency-Key"
+downstream_id = "/id"
+success_when = {{ pointer = "/id", equals = "eff_1_1" }}
+on_conflict = "in_progress"
+max_in_flight = 4
+on_dead = "continue"
+allow_addresses = ["127.0.0.0/8"]
+allow_origins = ["https://api.example.com"]
+weaken_stored_contract = true
+
+[default]
+downstream = "unprotected"
+backoff = {{ kind = "exponential", base = "2s", cap = "1h", jitter = "full" }}
+"#,
+        downstream.url("/ok")
+    );
+    desk.file("relay.toml", &text);
+    let mut command =
+        desk.command(&["relay", "--drain", "--config", "relay.toml", "--workers", "1"]);
+    let output = command.env("OUTBOX_TEST_KEY", "SENTINEL").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let requests = downstream.requests();
+    assert_eq!(requests.len(), 1);
+    assert_eq!(requests[0].header("authorization"), Some("Bearer SENTINEL"));
+    assert_eq!(desk.statuses()[0], "succeeded");
+    let contracts: Vec<(String, String, String)> = {
+        let conn = desk.conn();
+        let mut statement = conn
+            .prepare("SELECT operation, downstream, on_dead FROM outbox_operation ORDER BY 1")
+            .unwrap();
+        let rows = statement.query_map([], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?))).unwrap();
+        rows.map(Result::unwrap).collect()
+    };
+    let contract = |a: &str, b: &str, c: &str| (a.to_owned(), b.to_owned(), c.to_owned());
+    let expected = [
+        contract("other", "unprotected", "block"),
+        contract("stripe.charge", "deduplicates", "continue"),
+    ];
+    assert_eq!(contracts, expected);
+
+    // Without the configuration, what is stored stays as it is.
+    desk.ok(&["relay", "--drain"]);
+    let on_dead: String = desk
+        .conn()
+        .query_row("SELECT on_dead FROM outbox_operation WHERE provider = 'stripe'", [], |r| {
+            r.get(0)
+        })
+        .unwrap();
+    assert_eq!(on_dead, "continue");
+    let file = std::fs::read(desk.path()).unwrap();
+    assert!(!file.windows(8).any(|bytes| bytes == b"SENTINEL"), "a credential must not be stored");
+}
+
+/// A relay that is running; it is not left behind when a test fails.
+struct Running(Child);
+
+impl Running {
+    fn start(desk: &Desk, more: &[&str]) -> Self {
+        let args = ["relay", "--downstream", "deduplicates"];
+        let mut command = desk.command(&[&args[..], &LOOPBACK, more].concat());
+        Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.0.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
+    }
+
+    /// Reads standard error up to a line that begins so.
+    fn wait_to_hear(&mut self, begin: &str) {
+        let stderr = self.0.stderr.as_mut().unwrap();
+        let heard = BufReader::with_capacity(1, stderr)
+            .lines()
+            .map_while(Result::ok)
+            .any(|line| line.starts_with(begin));
+        assert!(heard, "{begin:?} was never said");
+    }
+
+    fn finish(&mut self) -> (i32, String) {
+        let mut out = String::new();
+        self.0.stdout.as_mut().unwrap().read_to_string(&mut out).unwrap();
+        (self.0.wait().unwrap().code().unwrap_or(-1), out)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_request_on_the_way_is_finished_and_recorded_at_sigterm() {
+    let (desk, downstream) = (Desk::new(), Downstream::start());
+    let key = desk.enqueue_for("a", &downstream.url("/gate"));
+    let mut relay = Running::start(&desk, &["--json"]);
+    downstream.wait_for_requests(1);
+    relay.signal("TERM");
+    relay.wait_to_hear("stopping");
+    downstream.release();
+    let (code, out) = relay.finish();
+    assert_eq!(code, 0);
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report, json!({"finished": 1, "released": 0, "left": 0}));
+    assert_eq!((desk.statuses(), downstream.effects(&key)), (vec!["succeeded".into()], 1));
+}
+
+#[test]
+fn a_drain_finishes_what_is_on_the_way_at_sigint() {
+    let (desk, downstream) = (Desk::new(), Downstream::start());
+    desk.enqueue_for("a", &downstream.url("/gate"));
+    let mut relay = Running::start(&desk, &["--drain", "--json"]);
+    downstream.wait_for_requests(1);
+    relay.signal("INT");
+    relay.wait_to_hear("stopping");
+    downstream.release();
+    let (code, out) = relay.finish();
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &report["succeeded"], &report["stopped"]), (0, &json!(1), &json!(true)));
+    assert_eq!(desk.statuses(), ["succeeded"]);
+}
+
+#[test]
+fn a_second_signal_ends_the_relay_at_once() {
+    let (desk, downstream) = (Desk::new(), Downstream::start());
+    desk.enqueue_for("a", &downstream.url("/gate"));
+    let mut relay = Running::start(&desk, &[]);
+    downstream.wait_for_requests(1);
+    relay.signal("TERM");
+    relay.wait_to_hear("stopping");
+    relay.signal("TERM");
+    assert_eq!(relay.finish().0, 143);
+    assert_eq!(desk.statuses(), ["in_flight"], "the lease stands until it runs out");
+}
+
+#[test]
+fn a_relay_stops_by_itself_when_the_schema_is_newer() {
+    let desk = Desk::new();
+    let mut relay = Running::start(&desk, &[]);
+    relay.wait_to_hear("relaying");
+    desk.sql("UPDATE outbox_meta SET schema_version = 99");
+    desk.sql("INSERT INTO outbox (operation, entity_id, idempotency_key, payload) VALUES ('pay', 'e', 'k', '{}')");
+    assert_eq!(relay.finish().0, 1);
+}
+
+#[test]
+fn the_log_never_holds_what_the_transport_would_tell() {
+    let (desk, downstream) = (Desk::new(), Downstream::start());
+    let toml = format!(
+        "[default]\nendpoint = \"{}\"\ndownstream = \"deduplicates\"\nheaders = {{ authorization = \"Bearer SENTINEL\" }}\n",
+        downstream.url("/ok")
+    );
+    desk.file("relay.toml", &toml);
+    desk.ok(&["enqueue", "pay", "--entity", "a", "--args", r#"{"card":"SENTINEL"}"#]);
+    let mut command = desk.command(&["relay", "--drain", "--config", "relay.toml"]);
+    let filter = "trace,ureq=trace,ureq::unversioned=trace,ureq_proto=trace,rustls=trace";
+    let output = command.env("RUST_LOG", filter).output().unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(downstream.requests().len(), 1);
+    assert!(log.contains("intent 1 (pay): attempt, in_flight -> succeeded"), "{log}");
+    assert!(!log.contains("SENTINEL"), "{log}");
+}
