@@ -1,7 +1,7 @@
 //! The order of the steps: record what came back, renew, recover, claim what there is room for,
 //! all in one transaction. No threads here; the engine is driven by whoever has one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +27,8 @@ pub(super) struct Engine {
     held_bytes: usize,
     /// Outcomes that are not written yet. They are kept for as long as the process lives.
     unrecorded: Vec<(usize, Record)>,
+    /// Deliveries whose handler never came back. Their workers are lost to the others.
+    stuck: HashSet<(i64, i64)>,
     /// Deliveries to give back, because nobody started them.
     unreleased: Vec<Delivery>,
     random: fastrand::Rng,
@@ -71,6 +73,7 @@ impl Engine {
             held: HashMap::new(),
             held_bytes: 0,
             unrecorded: Vec::new(),
+            stuck: HashSet::new(),
             unreleased: Vec::new(),
             random,
             renew_at: 0,
@@ -113,18 +116,18 @@ impl Engine {
         !self.unrecorded.is_empty() || !self.unreleased.is_empty()
     }
 
-    /// How many outcomes wait to be written.
-    pub fn unrecorded(&self) -> usize {
-        self.unrecorded.len()
+    /// Deliveries whose outcome is not known or not written.
+    pub fn left(&self) -> usize {
+        self.held.len() + self.stuck.len() + self.unrecorded.len()
     }
 
     /// Takes a worker's report; it is written by the next step.
     pub fn take(&mut self, report: Report) {
         let Report { lane, delivery, outcome, took } = report;
-        if self.held.remove(&(delivery.token, delivery.id)).is_some() {
-            self.held_bytes = self.held_bytes.saturating_sub(delivery.payload.len());
+        let key = (delivery.token, delivery.id);
+        if !self.let_go(key) {
+            self.stuck.remove(&key);
         }
-        self.lanes[lane].held = self.lanes[lane].held.saturating_sub(1);
         match outcome {
             Some(outcome) => {
                 self.lanes[lane].took(took);
@@ -133,6 +136,29 @@ impl Engine {
             }
             None => self.unreleased.push(delivery),
         }
+    }
+
+    /// Stops counting a delivery as held. Returns whether it was.
+    fn let_go(&mut self, key: (i64, i64)) -> bool {
+        let Some((lane, delivery)) = self.held.remove(&key) else { return false };
+        self.held_bytes = self.held_bytes.saturating_sub(delivery.payload.len());
+        self.lanes[lane].held = self.lanes[lane].held.saturating_sub(1);
+        true
+    }
+
+    /// A worker that may never come back: its row goes on without it.
+    fn give_up_on(&mut self, key: (i64, i64)) {
+        if let Some((_, delivery)) = self.held.get(&key) {
+            delivery.lease.revoke();
+        }
+        self.let_go(key);
+        self.stuck.insert(key);
+        log::error!(
+            "intent {}: its handler is long past its time limit; {} of {} workers are stuck",
+            key.1,
+            self.stuck.len(),
+            self.shared.options.workers
+        );
     }
 
     /// Takes back a delivery that no worker has started.
@@ -185,8 +211,11 @@ impl Engine {
         let mut step = self.writer.step(now, Arc::clone(self.shared.outbox.clock()))?;
         write_back(&mut step, &self.lanes, &self.unrecorded, &self.unreleased)?;
         let lease = self.shared.options.lease;
-        let renewed =
-            if renewing { renew(&step, &self.lanes, &self.held, lease)? } else { Vec::new() };
+        let renewed = if renewing {
+            renew(&mut step, &self.lanes, &self.held, lease)?
+        } else {
+            Renewed::default()
+        };
         let claims = match &plan {
             Some(plan) => claim(&mut step, &self.lanes, plan, lease_ms)?,
             None => Claims::default(),
@@ -202,9 +231,9 @@ impl Engine {
         if renewing || (self.held.is_empty() && !claims.deliveries.is_empty()) {
             self.renew_at = now.saturating_add((lease_ms / 3).max(1));
         }
-        for (lease, is_held) in renewed {
-            if is_held { lease.extend_to(now.saturating_add(lease_ms)) } else { lease.revoke() }
-        }
+        renewed.held.iter().for_each(|lease| lease.extend_to(now.saturating_add(lease_ms)));
+        renewed.lost.iter().for_each(|lease| lease.revoke());
+        renewed.overdue.iter().for_each(|key| self.give_up_on(*key));
         self.publish(&stepped.events);
         Ok(claims.deliveries.into_iter().map(|(lane, d)| self.hold(lane, d)).collect())
     }
@@ -246,7 +275,8 @@ impl Engine {
     /// How many more rows this relay may hold.
     fn capacity(&self) -> usize {
         let alone = self.held.values().any(|(_, held)| held.facts.lost > 0);
-        if alone || (self.quiet && !self.held.is_empty()) || self.bytes_left() == 0 {
+        let wait = alone || (self.quiet && !self.held.is_empty());
+        if wait || self.workers() == 0 || self.bytes_left() == 0 {
             return 0;
         }
         self.shared.options.held_max().saturating_sub(self.held.len())
@@ -260,8 +290,13 @@ impl Engine {
         max.saturating_sub(self.held_bytes)
     }
 
+    /// Workers that come back.
+    fn workers(&self) -> usize {
+        self.shared.options.workers.saturating_sub(self.stuck.len())
+    }
+
     fn room(&self, lane: &Lane) -> usize {
-        let workers = self.shared.options.workers;
+        let workers = self.workers();
         let idle = workers.saturating_sub(self.held.len());
         let room = lane.room(workers, idle, self.lanes.len() > 1);
         room.min(self.capacity()).min(self.shared.options.batch)
@@ -331,26 +366,32 @@ fn write_back(
     Ok(())
 }
 
-/// Extends the leases of what is held and not long overdue: a handler that never comes back must
-/// not keep its row for ever. Which were still held counts only once the step is committed.
+/// What became of the leases of everything held; it counts only once the step is committed.
+#[derive(Default)]
+struct Renewed {
+    held: Vec<Arc<Lease>>,
+    lost: Vec<Arc<Lease>>,
+    /// Given up, because the handler is long past its time limit and may never come back.
+    overdue: Vec<(i64, i64)>,
+}
+
 fn renew(
-    step: &Step<'_>,
+    step: &mut Step<'_>,
     lanes: &[Lane],
     held: &HashMap<(i64, i64), (usize, Delivery)>,
     lease: Duration,
-) -> Result<Vec<(Arc<Lease>, bool)>> {
-    let mut renewed = Vec::new();
-    for (lane, delivery) in held.values() {
-        let bound = lanes[*lane].policy.time_limit.saturating_add(lease);
-        if delivery.lease.worked_for() > bound {
-            log::warn!(
-                "intent {}: its handler is long past its time limit; the lease is not renewed",
-                delivery.id
-            );
-            continue;
+) -> Result<Renewed> {
+    let mut renewed = Renewed::default();
+    for (key, (lane, delivery)) in held {
+        let lane = &lanes[*lane];
+        if delivery.lease.worked_for() > lane.policy.time_limit.saturating_add(lease) {
+            step.abandon(delivery, &lane.rules)?;
+            renewed.overdue.push(*key);
+        } else if step.renew(delivery, millis(lease))? {
+            renewed.held.push(Arc::clone(&delivery.lease));
+        } else {
+            renewed.lost.push(Arc::clone(&delivery.lease));
         }
-        let is_held = step.renew(delivery, millis(lease))?;
-        renewed.push((Arc::clone(&delivery.lease), is_held));
     }
     Ok(renewed)
 }

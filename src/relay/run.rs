@@ -284,7 +284,7 @@ impl<'a> Run<'a> {
         StopReport {
             tally: self.engine.tally,
             released: self.released,
-            left: (self.engine.held() + self.engine.unrecorded()) as u64,
+            left: self.engine.left() as u64,
         }
     }
 

@@ -190,9 +190,7 @@ impl Step<'_> {
     /// Takes back leases of one operation that ran out. Whoever held them may have sent.
     pub fn recover(&mut self, rules: &Rules) -> Result<usize> {
         let expired = self.expired(&rules.operation)?;
-        let policy = self.policy(rules)?;
         for lost in &expired {
-            let decision = decide::decide_lost(&lost.facts, &policy, self.now);
             let row = Row {
                 id: lost.id,
                 operation: &rules.operation,
@@ -201,11 +199,30 @@ impl Step<'_> {
                 state: Status::InFlight,
                 token: lost.token,
             };
-            if !self.apply(row, EventKind::LeaseLost, &decision, rules.on_dead)? {
-                self.settle_with_late_proof(row, &decision)?;
-            }
+            self.lose(row, &lost.facts, rules)?;
         }
         Ok(expired.len())
+    }
+
+    /// Takes back the row of a handler that may never return.
+    pub fn abandon(&mut self, delivery: &Delivery, rules: &Rules) -> Result<()> {
+        let row = Row {
+            id: delivery.id,
+            operation: &delivery.operation,
+            tenant_id: &delivery.tenant_id,
+            ordering_key: delivery.ordering_key.as_deref(),
+            state: Status::InFlight,
+            token: Some(delivery.token),
+        };
+        self.lose(row, &delivery.facts, rules)
+    }
+
+    fn lose(&mut self, row: Row<'_>, facts: &Facts, rules: &Rules) -> Result<()> {
+        let decision = decide::decide_lost(facts, &self.policy(rules)?, self.now);
+        if !self.apply(row, EventKind::LeaseLost, &decision, rules.on_dead)? {
+            self.settle_with_late_proof(row, &decision)?;
+        }
+        Ok(())
     }
 
     fn expired(&self, operation: &str) -> Result<Vec<ExpiredLease>> {

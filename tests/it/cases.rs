@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Scenario and the test that holds it, as `file::test`.
-const HELD: &[(&str, &str)] = &[
-];
+const HELD: &[(&str, &str)] = &[];
 
 /// Scenarios of other kinds of system, or held by the shape of this one: with the reason.
 const EXCLUDED: &[(&str, &str)] = &[];
@@ -16,8 +15,7 @@ const ALL: &[&str] = &[
     // content
     "R51", "R54", "R55", "R56", "R58", "R59", "R61", "R62", "R63", "R65", "R66", "R67", "R69",
     // HTTP
-    "R71", "R72", "R73", "R159", "R162", "R163", "R164", "R165", "R167",
-    // delivery
+    "R71", "R72", "R73", "R159", "R162", "R163", "R164", "R165", "R167", // delivery
     "R01", "R02", "R04", "R05", "R08", "R09", "R10", "R11", "R12", "R15", "R16", "R17", "R18",
     "R19", "R20", "R21", "R24", "R25", "R26", "R27", "R28", "R29", "R31", "R47", "R48", "R50",
     "R74", "R76", "R77", "R79", "R80", "R81", "R94", "R95", "R96", "R97", "R98", "R100",
@@ -40,6 +38,9 @@ fn every_scenario_is_held_by_a_test_that_exists() {
             panic!("{case}: {path} has no test {name}");
         });
         let attributes = before.rsplit("\n\n").next().unwrap_or(before);
-        assert!(attributes.contains("#[test]") || before.trim_end().ends_with("proptest! {"), "{case}: {test} is no test");
+        assert!(
+            attributes.contains("#[test]") || before.trim_end().ends_with("proptest! {"),
+            "{case}: {test} is no test"
+        );
     }
 }

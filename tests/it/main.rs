@@ -2,6 +2,7 @@
 
 #[cfg(feature = "http")]
 mod answers;
+mod cases;
 #[cfg(feature = "http")]
 mod checklist;
 #[cfg(feature = "http")]
@@ -9,6 +10,7 @@ mod child;
 #[cfg(feature = "cli")]
 mod cli;
 mod clients;
+mod contention;
 #[cfg(feature = "http")]
 mod crash;
 mod downstream;

@@ -41,6 +41,13 @@ impl World {
         self.dir.path().join("app.db")
     }
 
+    /// The same file with the machine's clock, for tests in which leases really run out. Moves
+    /// the world's clock there too, so that what it enqueues is due.
+    pub fn on_real_time(&self) -> Outbox {
+        self.clock.set(SystemClock.now());
+        Outbox::open(self.path()).unwrap()
+    }
+
     /// A connection of the application's own, with a business table.
     pub fn app(&self) -> Connection {
         let conn = Connection::open(self.path()).unwrap();
