@@ -36,7 +36,8 @@ pub struct OutboxBuilder {
 }
 
 impl OutboxBuilder {
-    /// Whether a file that does not exist is created. Defaults to yes.
+    /// Whether a file that does not exist is created, and the tables in a file that has none.
+    /// Defaults to yes.
     #[must_use]
     pub fn create(mut self, create: bool) -> Self {
         self.create = create;

@@ -37,10 +37,11 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens the file, creates or migrates the tables, and checks that they are complete.
+    /// Opens the file and checks that the tables are complete; creates what is missing where
+    /// that is allowed.
     pub fn open(path: &Path, create: bool) -> Result<Self> {
         let (first, resolved) = connection::open_first(path, create)?;
-        let meta = schema::ensure(&first, path)?;
+        let meta = schema::ensure(&first, path, create)?;
         // The pool is built while the first connection is open, because the last one to close
         // would checkpoint and delete the WAL.
         let pool = connection::pool(Path::new(&resolved))?;

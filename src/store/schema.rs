@@ -17,11 +17,14 @@ pub(crate) struct Meta {
     pub payload_max: usize,
 }
 
-/// Creates the tables where there are none, refuses what is not ours or newer, and checks that
+/// Creates the tables where there are none and that is allowed, refuses what is not ours or newer, and checks that
 /// nothing is missing.
-pub(crate) fn ensure(conn: &Connection, path: &Path) -> Result<Meta> {
+pub(crate) fn ensure(conn: &Connection, path: &Path, may_create: bool) -> Result<Meta> {
     let shown = path.display();
     if version(conn).map_err(|e| e.context(&shown))?.is_none() {
+        if !may_create {
+            return Err(Error::new(ErrorKind::Schema, format!("{shown}: has no outbox")));
+        }
         create(conn).map_err(|e| e.context(&shown))?;
     }
     let found = version(conn).map_err(|e| e.context(&shown))?;

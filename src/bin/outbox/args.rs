@@ -22,6 +22,9 @@ pub struct Cli {
     /// Print one JSON object per line
     #[arg(long, global = true)]
     pub json: bool,
+    /// Print the endpoints of intents whole: a path or query can be a credential
+    #[arg(long, global = true)]
+    pub show_secrets: bool,
     /// Log more: -v what happens to intents, -vv details
     #[arg(short, long, action = ArgAction::Count, global = true)]
     pub verbose: u8,

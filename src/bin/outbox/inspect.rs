@@ -134,9 +134,12 @@ pub fn filter(args: &FilterArgs) -> Filter {
     }
 }
 
-pub fn list(out: Out, outbox: &Outbox, args: &ListArgs) -> Result<()> {
+pub fn list(out: Out, outbox: &Outbox, args: &ListArgs, show_secrets: bool) -> Result<()> {
     let filter = Filter { after: args.after, limit: Some(args.limit), ..filter(&args.filter) };
-    let entries = outbox.list(&filter)?;
+    let mut entries = outbox.list(&filter)?;
+    if !show_secrets {
+        entries.iter_mut().for_each(hide_path);
+    }
     if out.is_json() {
         entries.iter().try_for_each(|entry| out.json(&Row::from(entry)))?;
     } else if entries.is_empty() {
@@ -150,6 +153,17 @@ pub fn list(out: Out, outbox: &Outbox, args: &ListArgs) -> Result<()> {
         note(format_args!("{} shown; --after {} shows what follows", args.limit, last.id));
     }
     Ok(())
+}
+
+/// Leaves scheme, host and port of an endpoint: what is behind them can be a credential.
+fn hide_path(entry: &mut Entry) {
+    let Some(endpoint) = &mut entry.endpoint else { return };
+    let host = endpoint.find("://").map_or(0, |at| at + 3);
+    let end = endpoint[host..].find(['/', '?', '#']).map(|at| host + at);
+    if let Some(end) = end.filter(|&end| end + 1 < endpoint.len()) {
+        endpoint.truncate(end);
+        endpoint.push_str("/…");
+    }
 }
 
 fn as_table(entries: &[Entry]) -> String {
@@ -196,10 +210,13 @@ fn remark(entry: &Entry) -> &str {
     entry.last_error.as_deref().or(entry.downstream_id.as_deref()).unwrap_or("")
 }
 
-pub fn show(out: Out, outbox: &Outbox, args: &ShowArgs) -> Result<()> {
-    let Some(entry) = find(outbox, args)? else {
+pub fn show(out: Out, outbox: &Outbox, args: &ShowArgs, show_secrets: bool) -> Result<()> {
+    let Some(mut entry) = find(outbox, args)? else {
         return Err(Failure::refused(format!("there is no intent {}", args.which)));
     };
+    if !show_secrets {
+        hide_path(&mut entry);
+    }
     let events = outbox.audit(entry.id)?;
     if out.is_json() {
         return out.json(&Story {

@@ -60,8 +60,8 @@ fn dispatch(cli: Cli, is_db_named: bool) -> Result<()> {
         Command::Key(args) => key::run(out, &args),
         Command::Enqueue(args) => enqueue::run(out, &open, &args),
         Command::Relay(args) => relay::run(out, &open()?, &args),
-        Command::List(args) => inspect::list(out, &open()?, &args),
-        Command::Show(args) => inspect::show(out, &open()?, &args),
+        Command::List(args) => inspect::list(out, &open()?, &args, cli.show_secrets),
+        Command::Show(args) => inspect::show(out, &open()?, &args, cli.show_secrets),
         Command::Replay(args) => operate::replay(out, &open()?, &args),
         Command::Cancel(args) => operate::cancel(out, &open()?, &args),
         Command::Stats => stats::run(out, &open()?),
@@ -77,7 +77,9 @@ fn open(db: Option<&str>, create: bool) -> Result<Outbox> {
     let opened = Outbox::builder().create(create).open(db);
     opened.map_err(|error| {
         let mut failure = Failure::from(error);
-        if !create && failure.text.ends_with("no such file") {
+        let is_missing =
+            ["no such file", "has no outbox"].iter().any(|t| failure.text.ends_with(t));
+        if !create && is_missing {
             failure.text.push_str("; `init` creates it");
         }
         failure
