@@ -45,6 +45,11 @@ impl Default for Backoff {
 }
 
 impl Backoff {
+    /// Whether equal rows get different delays.
+    pub(crate) fn is_jittered(&self) -> bool {
+        matches!(self, Self::Exponential { jitter: Jitter::Full | Jitter::Equal, .. })
+    }
+
     /// Whether the delays make sense.
     pub(crate) fn check(&self) -> Result<()> {
         let reason = match self {

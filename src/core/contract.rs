@@ -6,14 +6,15 @@ use std::time::Duration;
 /// answer here is a double charge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Downstream {
-    /// It applies a request once per idempotency key, and remembers the key for `window` from
-    /// the first request on. Providers publish the figure; 24 hours is common, some say 30
-    /// minutes.
+    /// It applies a request once per idempotency key, and remembers the key for `window` from the
+    /// request it applied. The relay counts from the first attempt that may have been applied.
+    /// Providers publish the figure; 24 hours is common, some say 30 minutes.
     DeduplicatesByKey {
         /// How long the provider remembers a key.
         window: Duration,
     },
-    /// It applies every request it gets. A second request is never sent by itself.
+    /// It applies every request it gets. Once one may have been applied, no other is sent by
+    /// itself.
     Unprotected,
 }
 

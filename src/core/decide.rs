@@ -40,7 +40,7 @@ pub(crate) struct Policy {
     pub attempts_max: u32,
     /// How long after the first attempt that may have left a row is given up.
     pub give_up_after: Duration,
-    /// The longest `Retry-After` that is obeyed.
+    /// The longest `Retry-After` that is obeyed, before it is spread by up to a quarter.
     pub retry_after_max: Duration,
     /// The longest one attempt may take.
     pub time_limit: Duration,
@@ -223,13 +223,21 @@ fn why_no_repeat(downstream: Downstream) -> &'static str {
 }
 
 impl Policy {
-    /// The later of the backoff and what the downstream asked for, in milliseconds.
+    /// The later of the backoff and what the downstream asked for, in milliseconds; never less
+    /// than it asked for, unless that is beyond the limit.
     fn delay(&self, failures: u32, failure: &Failure, roll: f64) -> i64 {
         let backoff = self.backoff.delay(failures.max(1), roll);
         let asked = match failure.retry_after {
-            Some(asked) => asked.min(self.retry_after_max),
+            // Many rows are told the same; what is added keeps them from coming back together.
+            Some(asked) => {
+                let asked = asked.min(self.retry_after_max);
+                let spread = if self.backoff.is_jittered() { backoff } else { Duration::ZERO };
+                asked.saturating_add(spread.min(asked / 4))
+            }
             // A request with this key is being worked on: soon, but not at once.
-            None if failure.class == "conflict" => Duration::from_secs_f64(1.0 + 4.0 * roll),
+            None if failure.class == "conflict" => {
+                Duration::from_secs_f64(1.0 + 4.0 * roll.clamp(0.0, 1.0))
+            }
             None => Duration::ZERO,
         };
         millis(backoff.max(asked))
