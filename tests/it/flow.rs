@@ -118,7 +118,8 @@ fn a_delay_is_not_slept_through_by_a_worker() {
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     assert_eq!((report.succeeded, report.retried), (100, 4));
     for id in failing {
-        assert_eq!(wire.due_in(id), 10_000);
+        // What was asked for, and up to a quarter more.
+        assert!((10_000..=12_500).contains(&wire.due_in(id)), "{}", wire.due_in(id));
     }
 }
 
