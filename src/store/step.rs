@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rusqlite::{Transaction, TransactionBehavior, named_params};
+use rusqlite::{Connection, Transaction, TransactionBehavior, named_params};
 
-use super::connection::PooledConnection;
 use super::contract::{self, Contract};
 use super::schema;
 use crate::clock::Clock;
@@ -19,7 +18,7 @@ use crate::event::{Event, EventKind};
 
 /// A relay's write connection.
 pub(crate) struct Writer {
-    conn: PooledConnection,
+    conn: Connection,
     owner: String,
 }
 
@@ -33,7 +32,7 @@ pub(crate) struct Rules {
 }
 
 impl Writer {
-    pub(super) fn new(conn: PooledConnection, owner: String) -> Self {
+    pub(super) fn new(conn: Connection, owner: String) -> Self {
         Self { conn, owner }
     }
 
@@ -362,7 +361,7 @@ impl Step<'_> {
 
 /// Adds to the number of intents that were ever settled.
 pub(super) fn add_settled(
-    conn: &rusqlite::Connection,
+    conn: &Connection,
     operation: &str,
     status: Status,
     count: i64,
@@ -391,7 +390,7 @@ pub(super) struct NewEvent<'a> {
     pub downstream_id: Option<&'a str>,
 }
 
-pub(super) fn insert_event(conn: &rusqlite::Connection, event: &NewEvent<'_>) -> Result<()> {
+pub(super) fn insert_event(conn: &Connection, event: &NewEvent<'_>) -> Result<()> {
     let mut statement = conn.prepare_cached(
         "INSERT INTO main.outbox_event
              (outbox_id, seq, at, kind, from_status, status, attempt, claimed_at, token, actor,
