@@ -85,7 +85,13 @@ fn a_brought_key_stands_for_one_content() {
     let id = world.enqueue(&one());
     assert_eq!(existing(&world, &one()).id, id);
     let cases = [
-        ("operation", Intent::new("refund", "a").args(serde_json::json!({ "amount": 4200 })).key("k1").endpoint("https://api.example.com/a")),
+        (
+            "operation",
+            Intent::new("refund", "a")
+                .args(serde_json::json!({ "amount": 4200 }))
+                .key("k1")
+                .endpoint("https://api.example.com/a"),
+        ),
         ("entity", pay("b").key("k1").endpoint("https://api.example.com/a")),
         ("version", one().version(2)),
         ("method", one().method("PUT")),

@@ -9,8 +9,10 @@ use crate::world::{DEDUPLICATES, START, World, pay};
 #[test]
 fn a_new_intent_is_pending_and_due_at_once() {
     let world = World::new();
-    let intent = pay("a").tenant("acme").endpoint("https://api.example.com/pay").header("X-Trace", "t1");
-    let Enqueued::New { id, key, unsettled_version, .. } = world.try_enqueue(&intent).unwrap() else {
+    let intent =
+        pay("a").tenant("acme").endpoint("https://api.example.com/pay").header("X-Trace", "t1");
+    let Enqueued::New { id, key, unsettled_version, .. } = world.try_enqueue(&intent).unwrap()
+    else {
         panic!("it is new");
     };
     let other = world.enqueue(&pay("b"));
@@ -180,7 +182,9 @@ fn the_largest_payload_fits_and_one_byte_more_does_not() {
     let world = World::new();
     let max = usize::try_from(world.number("SELECT payload_max FROM outbox_meta")).unwrap();
     let text = |entity: &str, bytes: usize| {
-        pay(entity).content_type("text/plain").payload("ü".repeat(bytes / 2) + &"x".repeat(bytes % 2))
+        pay(entity)
+            .content_type("text/plain")
+            .payload("ü".repeat(bytes / 2) + &"x".repeat(bytes % 2))
     };
     world.enqueue(&text("a", max));
     let error = world.try_enqueue(&text("b", max + 1)).unwrap_err();
@@ -239,7 +243,9 @@ fn spelling_does_not_make_another_action() {
     let id = world.enqueue(&first);
     assert_eq!(world.enqueue(&again), id);
     let next = world.try_enqueue(&again.version(2)).unwrap();
-    assert!(matches!(next, Enqueued::New { unsettled_version: Some(earlier), .. } if earlier == id));
+    assert!(
+        matches!(next, Enqueued::New { unsettled_version: Some(earlier), .. } if earlier == id)
+    );
     assert_eq!(world.drain(DEDUPLICATES).succeeded, 2);
 }
 
@@ -251,7 +257,9 @@ fn many_are_written_together_or_not_at_all() {
     assert_eq!(all.len(), 5);
     assert!(all.iter().all(Enqueued::is_new));
     let again = world.outbox.transact(|tx| world.outbox.enqueue_all(tx, &good)).unwrap();
-    assert!(again.iter().zip(&all).all(|(again, first)| !again.is_new() && again.id() == first.id()));
+    assert!(
+        again.iter().zip(&all).all(|(again, first)| !again.is_new() && again.id() == first.id())
+    );
 
     let mut bad: Vec<Intent> = (5..8).map(|n| pay(&n.to_string())).collect();
     bad.insert(2, pay("x").method("PURGE"));

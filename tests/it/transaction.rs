@@ -134,8 +134,10 @@ fn errors_leave_the_callers_savepoints_as_found() {
     ];
     for name in ["mine", "outbox_enqueue_all", "outbox"] {
         let tx = immediate(&mut conn);
-        tx.execute_batch(&format!("INSERT INTO orders VALUES ('{name}', 'before'); SAVEPOINT {name}"))
-            .unwrap();
+        tx.execute_batch(&format!(
+            "INSERT INTO orders VALUES ('{name}', 'before'); SAVEPOINT {name}"
+        ))
+        .unwrap();
         for intent in &bad {
             world.outbox.enqueue(&tx, intent).unwrap_err();
             world.outbox.enqueue_all(&tx, [&pay(name), intent]).unwrap_err();
@@ -206,7 +208,8 @@ fn an_interrupted_write_rolls_the_transaction_back() {
                 handle.interrupt();
             }
         });
-        let endless = "INSERT INTO orders WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)
+        let endless =
+            "INSERT INTO orders WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)
                        SELECT i, 'x' FROM n";
         conn.execute(endless, []).unwrap_err();
         done.store(true, Ordering::Release);
@@ -253,7 +256,11 @@ fn transact_commits_or_rolls_back_also_when_the_closure_panics() {
             outbox.transact(|tx| {
                 write("c", tx);
                 tx.execute_batch("SAVEPOINT open").unwrap();
-                if tx.is_autocommit() { Ok::<_, Error>(()) } else { panic!("the application's bug") }
+                if tx.is_autocommit() {
+                    Ok::<_, Error>(())
+                } else {
+                    panic!("the application's bug")
+                }
             })
         }));
         assert!(panicked.is_err());
