@@ -159,7 +159,10 @@ impl Step<'_> {
     }
 
     /// Gives a row back that no worker has started; the attempt is not counted.
-    pub fn release(&self, delivery: &Delivery) -> Result<bool> {
+    pub fn release(&mut self, delivery: &Delivery) -> Result<bool> {
+        if self.settle_with_late_proof(Row::claimed(delivery), &not_started(delivery.facts))? {
+            return Ok(true);
+        }
         let mut statement = self.tx.prepare_cached(
             "UPDATE main.outbox_lease
              SET state = 'pending', due_at = ?3, attempts = max(attempts - 1, 0),
@@ -329,6 +332,12 @@ fn pending_row<'a>(
     token: Option<i64>,
 ) -> Row<'a> {
     Row { id, operation, tenant_id, ordering_key, state: Status::Pending, token }
+}
+
+/// What became of an attempt that was claimed and not begun.
+fn not_started(facts: Facts) -> Decision {
+    let facts = Facts { attempts: facts.attempts.saturating_sub(1), ..facts };
+    Decision { status: Status::Pending, due_at: None, facts, class: None, message: None }
 }
 
 fn unreadable(facts: Facts, why: &str) -> Decision {

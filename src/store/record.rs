@@ -26,14 +26,7 @@ impl Step<'_> {
         let Record { delivery, outcome, roll } = record;
         let policy = self.policy(rules)?;
         let decision = decide::decide(&delivery.facts, outcome, &policy, self.now, *roll);
-        let row = Row {
-            id: delivery.id,
-            operation: &delivery.operation,
-            tenant_id: &delivery.tenant_id,
-            ordering_key: delivery.ordering_key.as_deref(),
-            state: Status::InFlight,
-            token: Some(delivery.token),
-        };
+        let row = Row::claimed(delivery);
         let written = match outcome {
             Outcome::Succeeded(receipt) => {
                 self.settle(row, EventKind::Attempt, &decision, Some(receipt))?

@@ -15,6 +15,7 @@ use crate::core::outcome::Receipt;
 use crate::core::status::Status;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind};
+use crate::handler::Delivery;
 
 /// A relay's write connection.
 pub(crate) struct Writer {
@@ -133,6 +134,20 @@ pub(super) struct Row<'a> {
     pub ordering_key: Option<&'a str>,
     pub state: Status,
     pub token: Option<i64>,
+}
+
+impl<'a> Row<'a> {
+    /// The row of a delivery, under its claim.
+    pub fn claimed(delivery: &'a Delivery) -> Self {
+        Self {
+            id: delivery.id,
+            operation: &delivery.operation,
+            tenant_id: &delivery.tenant_id,
+            ordering_key: delivery.ordering_key.as_deref(),
+            state: Status::InFlight,
+            token: Some(delivery.token),
+        }
+    }
 }
 
 impl Step<'_> {
