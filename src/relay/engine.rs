@@ -142,8 +142,9 @@ impl Engine {
 
     /// Whether anything is due that there is room for. Reads only.
     pub fn has_due(&self, now: i64) -> Result<bool> {
+        let shard = self.shared.options.shard;
         for lane in &self.lanes {
-            if self.room(lane) > 0 && self.writer.has_due(&lane.rules.operation, now)? {
+            if self.room(lane) > 0 && self.writer.has_due(&lane.rules.operation, shard, now)? {
                 return Ok(true);
             }
         }
@@ -154,7 +155,7 @@ impl Engine {
     pub fn next_due(&self) -> Result<Option<i64>> {
         let mut next = None;
         for lane in &self.lanes {
-            let due = self.writer.next_due(&lane.rules.operation)?;
+            let due = self.writer.next_due(&lane.rules.operation, self.shared.options.shard)?;
             next = next.into_iter().chain(due).min();
         }
         Ok(next)

@@ -37,28 +37,19 @@ impl Writer {
         Self { conn, owner }
     }
 
-    /// Whether anything is due now for this operation, without taking the write lock.
-    pub fn has_due(&self, operation: &str, now: i64) -> Result<bool> {
-        let mut statement = self.conn.prepare_cached(
-            "SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
-                            WHERE operation = ?1 AND state = 'pending' AND due_at <= ?2)
-                 OR EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
-                            WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2)",
-        )?;
-        Ok(statement.query_row((operation, now), |row| row.get(0))?)
+    /// Whether anything is due now for this operation, without taking the write lock: a row of
+    /// this shard, or anybody's lease that ran out.
+    pub fn has_due(&self, operation: &str, shard: (u32, u32), now: i64) -> Result<bool> {
+        let mut statement = self.conn.prepare_cached(HAS_DUE)?;
+        let (index, count) = shard;
+        Ok(statement.query_row((operation, now, count, index), |row| row.get(0))?)
     }
 
     /// When the next row of this operation comes due, or the next lease of it runs out.
-    pub fn next_due(&self, operation: &str) -> Result<Option<i64>> {
-        let mut statement = self.conn.prepare_cached(
-            "SELECT min(due_at) FROM (
-                 SELECT min(due_at) AS due_at FROM main.outbox_lease INDEXED BY outbox_lease_due
-                 WHERE operation = ?1 AND state = 'pending' AND due_at IS NOT NULL
-                 UNION ALL
-                 SELECT min(due_at) FROM main.outbox_lease INDEXED BY outbox_lease_due
-                 WHERE operation = ?1 AND state = 'in_flight' AND due_at IS NOT NULL)",
-        )?;
-        Ok(statement.query_row([operation], |row| row.get(0))?)
+    pub fn next_due(&self, operation: &str, shard: (u32, u32)) -> Result<Option<i64>> {
+        let mut statement = self.conn.prepare_cached(NEXT_DUE)?;
+        let (index, count) = shard;
+        Ok(statement.query_row((operation, count, index), |row| row.get(0))?)
     }
 
     /// The operations that have rows which may act, found by skipping through the index.
@@ -106,6 +97,21 @@ impl Writer {
         })
     }
 }
+
+pub(super) const HAS_DUE: &str = "
+    SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
+                   WHERE operation = ?1 AND state = 'pending' AND due_at <= ?2 AND id % ?3 = ?4)
+        OR EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
+                   WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2)";
+
+pub(super) const NEXT_DUE: &str = "
+    SELECT min(due_at) FROM (
+        SELECT (SELECT due_at FROM main.outbox_lease INDEXED BY outbox_lease_due
+                WHERE operation = ?1 AND state = 'pending' AND due_at IS NOT NULL AND id % ?2 = ?3
+                ORDER BY due_at, id LIMIT 1) AS due_at
+        UNION ALL
+        SELECT min(due_at) FROM main.outbox_lease INDEXED BY outbox_lease_due
+        WHERE operation = ?1 AND state = 'in_flight' AND due_at IS NOT NULL)";
 
 /// An open step.
 pub(crate) struct Step<'a> {
