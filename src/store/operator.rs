@@ -137,22 +137,28 @@ fn cautious(downstream: Downstream) -> Policy {
     }
 }
 
-/// Puts a row that later ones had passed back into its key's line. Returns whether it must wait
-/// until the row that acts now is done.
+/// Puts a row that later ones had passed back into its key's line. Returns whether it must wait:
+/// for an earlier one, or for one that is on the way.
 fn take_place(conn: &Connection, row: &OperatorRow, ordering_key: &str) -> Result<bool> {
     let mut insert = conn.prepare_cached(
         "INSERT INTO main.outbox_keyed (tenant_id, ordering_key, position, id)
          SELECT ?1, ?2, ?3, ?3 WHERE NOT EXISTS (SELECT 1 FROM main.outbox_keyed WHERE id = ?3)",
     )?;
-    if insert.execute((&row.tenant_id, ordering_key, row.id))? == 0 {
-        return Ok(false);
+    insert.execute((&row.tenant_id, ordering_key, row.id))?;
+    let mut first = conn.prepare_cached(
+        "SELECT id FROM main.outbox_keyed WHERE tenant_id = ?1 AND ordering_key = ?2
+         ORDER BY position, id LIMIT 1",
+    )?;
+    let first: i64 = first.query_row((&row.tenant_id, ordering_key), |row| row.get(0))?;
+    if first != row.id {
+        return Ok(true);
     }
     let mut acting = conn.prepare_cached(
         "SELECT l.id, l.state = 'in_flight' FROM main.outbox_keyed k
-         JOIN main.outbox_lease l ON l.id = k.id
+         CROSS JOIN main.outbox_lease l ON l.id = k.id
          WHERE k.tenant_id = ?1 AND k.ordering_key = ?2 AND k.id <> ?3
-           AND (l.state <> 'pending' OR l.due_at IS NOT NULL)
-         ORDER BY k.position, k.id LIMIT 1",
+           AND (l.state = 'in_flight' OR l.state = 'pending' AND l.due_at IS NOT NULL)
+         LIMIT 1",
     )?;
     let acting: Option<(i64, bool)> = acting
         .query_row((&row.tenant_id, ordering_key, row.id), |r| Ok((r.get(0)?, r.get(1)?)))

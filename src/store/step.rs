@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rusqlite::{Connection, Transaction, TransactionBehavior, named_params};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, named_params};
 
 use super::contract::{self, Contract};
 use super::schema;
@@ -241,8 +241,7 @@ impl Step<'_> {
         if let Some(ordering_key) = row.ordering_key {
             match decision.status {
                 Status::Dead if on_dead == OnDead::Continue => self.leave_line(row.id)?,
-                Status::Pending => self.yield_to_earlier(row.id, row.tenant_id, ordering_key)?,
-                _ => {}
+                _ => self.yield_to_earlier(row.id, row.tenant_id, ordering_key)?,
             }
         }
         self.event(row, kind, decision.status, decision, None)?;
@@ -304,7 +303,8 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// A row that waits again gives way to an earlier one of its key that was replayed meanwhile.
+    /// A row that is not on the way any more gives way to an earlier one of its key that was
+    /// replayed meanwhile.
     pub(super) fn yield_to_earlier(
         &self,
         id: i64,
@@ -315,10 +315,8 @@ impl Step<'_> {
             "SELECT id FROM main.outbox_keyed WHERE tenant_id = ?1 AND ordering_key = ?2
              ORDER BY position, id LIMIT 1",
         )?;
-        let first: i64 = statement.query_row((tenant_id, ordering_key), |row| row.get(0))?;
-        if first == id {
-            return Ok(());
-        }
+        let first = statement.query_row((tenant_id, ordering_key), |row| row.get::<_, i64>(0));
+        let Some(first) = first.optional()?.filter(|&first| first != id) else { return Ok(()) };
         let mut queue = self.tx.prepare_cached(
             "UPDATE main.outbox_lease SET due_at = NULL WHERE id = ?1 AND state = 'pending'",
         )?;
