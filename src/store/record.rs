@@ -2,6 +2,7 @@
 
 use rusqlite::{OptionalExtension, named_params};
 
+use super::read;
 use super::step::{Row, Rules, Step};
 use crate::core::decide::{self, Decision, Facts};
 use crate::core::outcome::{Outcome, Receipt};
@@ -106,7 +107,7 @@ impl Step<'_> {
         )?;
         let found = statement
             .query_row([id], |row| {
-                let attempts = row.get(1)?;
+                let attempts = read::counter(row, 1)?;
                 let claimed_at = row.get::<_, Option<i64>>(2)?.unwrap_or_default();
                 let facts = Facts { attempts, claimed_at, ..Facts::default() };
                 Ok((row.get::<_, String>(0)?, facts))
