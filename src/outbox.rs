@@ -152,10 +152,9 @@ impl Outbox {
     /// Tells the relays of this process that something was committed. Without it, they notice
     /// within milliseconds by polling.
     pub fn wake(&self) {
-        for waker in self.inner.wakers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            // A full channel means that the relay has been told already.
-            let _ = waker.try_send(());
-        }
+        // A full channel means that the relay has been told already, a closed one that it ended.
+        let mut wakers = self.inner.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        wakers.retain(|waker| !matches!(waker.try_send(()), Err(e) if e.is_disconnected()));
     }
 
     /// One intent with its receipt, by row id.

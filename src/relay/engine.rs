@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Shared;
+use super::builder::Options;
 use super::lane::Lane;
-use super::worker::{Report, Work};
+use super::worker::{Report, Work, defuse};
 use crate::core::millis;
 use crate::core::status::Status;
 use crate::error::{ErrorKind, Result};
@@ -143,8 +144,8 @@ impl Engine {
     /// Whether anything is due that there is room for. Reads only.
     pub fn has_due(&self, now: i64) -> Result<bool> {
         let shard = self.shared.options.shard;
-        for lane in &self.lanes {
-            if self.room(lane) > 0 && self.writer.has_due(&lane.rules.operation, shard, now)? {
+        for (index, lane) in self.lanes.iter().enumerate() {
+            if self.room(index) > 0 && self.writer.has_due(&lane.rules.operation, shard, now)? {
                 return Ok(true);
             }
         }
@@ -177,11 +178,11 @@ impl Engine {
     pub fn step(&mut self, now: i64, claiming: bool) -> Result<Vec<Work>> {
         let lease_ms = millis(self.shared.options.lease);
         let renewing = self.must_renew(now);
-        let plan = claiming.then(|| self.plan());
+        let mut plan = claiming.then(|| self.plan());
         let mut step = self.writer.step(now, Arc::clone(self.shared.outbox.clock()))?;
         write_back(&mut step, &self.lanes, &self.unrecorded, &self.unreleased)?;
         let renewed = if renewing { renew(&step, &self.held, lease_ms)? } else { Vec::new() };
-        let claims = match &plan {
+        let claims = match &mut plan {
             Some(plan) => claim(&mut step, &self.lanes, plan, lease_ms)?,
             None => Claims::default(),
         };
@@ -205,10 +206,10 @@ impl Engine {
 
     /// How many rows of which lane this step may claim, in the order of their turn.
     fn plan(&self) -> Plan {
-        let rooms = self.order().into_iter().map(|index| (index, self.room(&self.lanes[index])));
+        let rooms = self.order().into_iter().map(|index| (index, self.room(index)));
         Plan {
             rooms: rooms.filter(|&(_, room)| room > 0).collect(),
-            capacity: self.capacity(),
+            space: self.space(),
             holds_nothing: self.held.is_empty(),
             shard: self.shared.options.shard,
         }
@@ -217,6 +218,7 @@ impl Engine {
     fn hold(&mut self, lane: usize, delivery: Delivery) -> Work {
         let key = (delivery.token, delivery.id);
         self.held.insert(key, delivery.clone());
+        let several = self.lanes.len() > 1;
         let lane_ref = &mut self.lanes[lane];
         lane_ref.held += 1;
         Work {
@@ -224,6 +226,7 @@ impl Engine {
             delivery,
             handler: Arc::clone(&lane_ref.handler),
             policy: Arc::clone(&lane_ref.policy),
+            workers_max: lane_ref.workers_max(self.shared.options.workers, several),
         }
     }
 
@@ -235,20 +238,26 @@ impl Engine {
         order
     }
 
-    /// How many more rows this relay may hold.
-    fn capacity(&self) -> usize {
+    /// What this relay holds, and what it may hold.
+    fn space(&self) -> Space {
         let alone = self.held.values().any(|held| held.facts.lost > 0);
-        if alone || (self.quiet && !self.held.is_empty()) {
-            return 0;
+        let options = &self.shared.options;
+        let held_max = options.held_max();
+        Space {
+            held: self.lanes.iter().map(|lane| lane.held).collect(),
+            held_max,
+            reserve: options.workers.min(held_max / self.lanes.len().max(1)),
+            is_closed: alone || (self.quiet && !self.held.is_empty()),
         }
-        self.shared.options.held_max().saturating_sub(self.held.len())
     }
 
-    fn room(&self, lane: &Lane) -> usize {
-        let workers = self.shared.options.workers;
-        let idle = workers.saturating_sub(self.held.len());
-        let room = lane.room(workers, idle, self.lanes.len() > 1);
-        room.min(self.capacity()).min(self.shared.options.batch)
+    fn room(&self, index: usize) -> usize {
+        let Options { workers, batch, .. } = self.shared.options;
+        let several = self.lanes.len() > 1;
+        let busy: usize =
+            self.lanes.iter().map(|lane| lane.held.min(lane.workers_max(workers, several))).sum();
+        let room = self.lanes[index].room(workers, workers.saturating_sub(busy));
+        room.min(self.space().left(index)).min(batch)
     }
 
     fn publish(&mut self, events: &[Event]) {
@@ -275,7 +284,8 @@ impl Engine {
                 event.error_class.as_deref().map(|c| format!(", {c}")).unwrap_or_default()
             );
             for observer in &self.shared.observers {
-                if catch_unwind(AssertUnwindSafe(|| observer(event))).is_err() {
+                if let Err(payload) = catch_unwind(AssertUnwindSafe(|| observer(event))) {
+                    defuse(payload);
                     log::error!("an observer panicked on the event of intent {}", event.id);
                 }
             }
@@ -285,9 +295,30 @@ impl Engine {
 
 struct Plan {
     rooms: Vec<(usize, usize)>,
-    capacity: usize,
+    space: Space,
     holds_nothing: bool,
     shard: (u32, u32),
+}
+
+/// How many rows a relay holds of each lane. Some space is kept for every lane, so that none can
+/// fill it all.
+struct Space {
+    held: Vec<usize>,
+    held_max: usize,
+    reserve: usize,
+    is_closed: bool,
+}
+
+impl Space {
+    /// How many more rows of this lane fit.
+    fn left(&self, index: usize) -> usize {
+        if self.is_closed {
+            return 0;
+        }
+        let others = self.held.iter().enumerate().filter(|&(other, _)| other != index);
+        let taken: usize = others.map(|(_, &held)| held.max(self.reserve)).sum();
+        self.held_max.saturating_sub(taken).saturating_sub(self.held[index])
+    }
 }
 
 #[derive(Default)]
@@ -326,16 +357,16 @@ fn renew(
         .collect()
 }
 
-fn claim(step: &mut Step<'_>, lanes: &[Lane], plan: &Plan, lease_ms: i64) -> Result<Claims> {
+fn claim(step: &mut Step<'_>, lanes: &[Lane], plan: &mut Plan, lease_ms: i64) -> Result<Claims> {
     let mut claims = Claims::default();
     for lane in lanes {
         step.recover(&lane.rules)?;
     }
     for &(index, room) in &plan.rooms {
-        let limit = room.min(plan.capacity.saturating_sub(claims.deliveries.len()));
+        let limit = room.min(plan.space.left(index));
         if limit == 0 {
             claims.full = true;
-            break;
+            continue;
         }
         let found = step.claim(&ClaimRequest {
             rules: &lanes[index].rules,
@@ -346,6 +377,7 @@ fn claim(step: &mut Step<'_>, lanes: &[Lane], plan: &Plan, lease_ms: i64) -> Res
         })?;
         claims.quiet |= found.wants_to_be_alone;
         claims.full |= found.deliveries.len() == limit;
+        plan.space.held[index] += found.deliveries.len();
         let is_alone = found.deliveries.first().is_some_and(|d| d.facts.lost > 0);
         claims.deliveries.extend(found.deliveries.into_iter().map(|delivery| (index, delivery)));
         if is_alone {

@@ -5,6 +5,7 @@ mod engine;
 mod handle;
 mod lane;
 mod operation;
+mod queue;
 mod run;
 mod worker;
 
