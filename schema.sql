@@ -277,6 +277,13 @@ BEGIN
     DELETE FROM outbox_event WHERE outbox_id = OLD.id;
 END;
 
+-- INSERT OR REPLACE would delete without asking the delete guard.
+CREATE TRIGGER main.outbox_event_insert_guard BEFORE INSERT ON outbox_event
+WHEN EXISTS (SELECT 1 FROM outbox_event WHERE outbox_id = NEW.outbox_id AND seq = NEW.seq)
+BEGIN
+    SELECT RAISE(ABORT, 'outbox_event: the audit trail is append-only');
+END;
+
 CREATE TRIGGER main.outbox_event_update_guard BEFORE UPDATE ON outbox_event
 BEGIN
     SELECT RAISE(ABORT, 'outbox_event: the audit trail is append-only');
