@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
@@ -189,10 +189,11 @@ fn what_comes_during_the_stop_is_sent_by_the_next_start() {
         let business = scope.spawn({
             let world = &world;
             move || {
-                let mut n = 0;
-                while stops.try_recv() == Err(TryRecvError::Empty) || n < 20 {
+                let (mut n, mut going) = (0, true);
+                while going || n < 20 {
                     world.enqueue(&pay(&n.to_string()));
                     n += 1;
+                    going &= stops.try_recv().is_err();
                 }
                 n
             }
