@@ -5,6 +5,8 @@ mod connection;
 mod contract;
 mod enqueue;
 mod operator;
+#[cfg(test)]
+mod plan;
 mod read;
 mod record;
 mod schema;

@@ -113,6 +113,10 @@ pub(super) const NEXT_DUE: &str = "
         SELECT min(due_at) FROM main.outbox_lease INDEXED BY outbox_lease_due
         WHERE operation = ?1 AND state = 'in_flight' AND due_at IS NOT NULL)";
 
+pub(super) const HEAD: &str = "
+    SELECT id FROM main.outbox_keyed WHERE tenant_id = ?1 AND ordering_key = ?2
+    ORDER BY position, id LIMIT 1";
+
 /// An open step.
 pub(crate) struct Step<'a> {
     pub(super) tx: Transaction<'a>,
@@ -311,10 +315,7 @@ impl Step<'_> {
         tenant_id: &str,
         ordering_key: &str,
     ) -> Result<()> {
-        let mut statement = self.tx.prepare_cached(
-            "SELECT id FROM main.outbox_keyed WHERE tenant_id = ?1 AND ordering_key = ?2
-             ORDER BY position, id LIMIT 1",
-        )?;
+        let mut statement = self.tx.prepare_cached(HEAD)?;
         let first = statement.query_row((tenant_id, ordering_key), |row| row.get::<_, i64>(0));
         let Some(first) = first.optional()?.filter(|&first| first != id) else { return Ok(()) };
         let mut queue = self.tx.prepare_cached(
@@ -409,16 +410,17 @@ pub(super) struct NewEvent<'a> {
     pub downstream_id: Option<&'a str>,
 }
 
+pub(super) const INSERT_EVENT: &str = "
+    INSERT INTO main.outbox_event
+        (outbox_id, seq, at, kind, from_status, status, attempt, claimed_at, token, actor,
+         error_class, reason, downstream_id)
+    VALUES (:outbox_id,
+            (SELECT coalesce(max(seq), 0) + 1 FROM main.outbox_event WHERE outbox_id = :outbox_id),
+            :at, :kind, :from_status, :status, :attempt, :claimed_at, :token, :actor,
+            :error_class, :reason, :downstream_id)";
+
 pub(super) fn insert_event(conn: &Connection, event: &NewEvent<'_>) -> Result<()> {
-    let mut statement = conn.prepare_cached(
-        "INSERT INTO main.outbox_event
-             (outbox_id, seq, at, kind, from_status, status, attempt, claimed_at, token, actor,
-              error_class, reason, downstream_id)
-         VALUES (:outbox_id,
-                 (SELECT coalesce(max(seq), 0) + 1 FROM main.outbox_event WHERE outbox_id = :outbox_id),
-                 :at, :kind, :from_status, :status, :attempt, :claimed_at, :token, :actor,
-                 :error_class, :reason, :downstream_id)",
-    )?;
+    let mut statement = conn.prepare_cached(INSERT_EVENT)?;
     statement.execute(named_params! {
         ":outbox_id": event.outbox_id,
         ":at": event.at,
