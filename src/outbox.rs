@@ -109,21 +109,14 @@ impl Outbox {
     ) -> Result<Vec<Enqueued>> {
         self.check(conn)?;
         let now = self.now();
-        conn.execute_batch("SAVEPOINT outbox_enqueue_all")?;
-        let all: Result<Vec<Enqueued>> = intents
-            .into_iter()
-            .enumerate()
-            .map(|(place, intent)| {
+        Store::all_or_nothing(conn, || {
+            let places = intents.into_iter().enumerate();
+            let enqueue = |(place, intent)| {
                 self.enqueue_checked(conn, intent, now)
                     .map_err(|error| error.context(format_args!("intent [{place}]")))
-            })
-            .collect();
-        if all.is_err() && !conn.is_autocommit() {
-            conn.execute_batch("ROLLBACK TO outbox_enqueue_all; RELEASE outbox_enqueue_all")?;
-        } else if all.is_ok() {
-            conn.execute_batch("RELEASE outbox_enqueue_all")?;
-        }
-        all
+            };
+            places.map(enqueue).collect()
+        })
     }
 
     /// Runs `f` in a transaction of its own on one of the outbox's connections, commits if it

@@ -87,6 +87,32 @@ pub(crate) fn check_durability(conn: &Connection) -> Result<bool> {
     }
 }
 
+/// Runs `f` inside a savepoint of the caller's transaction, and leaves no savepoint behind. One of
+/// the caller's may have the same name: SQLite means the innermost.
+pub(crate) fn all_or_nothing<T>(conn: &Connection, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    conn.execute_batch("SAVEPOINT outbox_enqueue_all")?;
+    let undo = Undo(conn);
+    let value = f()?;
+    std::mem::forget(undo);
+    conn.execute_batch("RELEASE outbox_enqueue_all")?;
+    Ok(value)
+}
+
+/// Takes everything since the savepoint back, also while unwinding.
+struct Undo<'a>(&'a Connection);
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        let undo = "ROLLBACK TO outbox_enqueue_all; RELEASE outbox_enqueue_all";
+        // Where SQLite has rolled back the whole transaction there is nothing to undo.
+        if !self.0.is_autocommit()
+            && let Err(error) = self.0.execute_batch(undo)
+        {
+            log::error!("a savepoint cannot be undone: {error}");
+        }
+    }
+}
+
 /// Inserts first and looks only if that is refused: most intents are new.
 pub(crate) fn enqueue(conn: &Connection, intent: &Prepared<'_>) -> Result<Enqueued> {
     let refused = match insert(conn, intent) {

@@ -84,6 +84,14 @@ impl Store {
         enqueue::enqueue(conn, intent)
     }
 
+    /// Runs `f` inside a savepoint that is undone where it fails or panics.
+    pub fn all_or_nothing<T>(
+        conn: &rusqlite::Connection,
+        f: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        enqueue::all_or_nothing(conn, f)
+    }
+
     pub fn entry(&self, id: i64) -> Result<Option<Entry>> {
         read::entry(&*self.reader()?, id)
     }
