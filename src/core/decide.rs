@@ -233,3 +233,6 @@ impl Policy {
         millis(backoff.max(asked))
     }
 }
+
+#[cfg(test)]
+mod tests;

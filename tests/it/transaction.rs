@@ -157,6 +157,24 @@ fn errors_leave_the_callers_savepoints_as_found() {
     assert_eq!(world.number("SELECT count(*) FROM outbox"), 4);
 }
 
+#[test]
+fn a_panic_among_many_leaves_no_savepoint() {
+    let world = World::new();
+    let mut conn = world.app();
+    let tx = immediate(&mut conn);
+    world.outbox.enqueue(&tx, &pay("before")).unwrap();
+    let intents = [pay("a"), pay("b")];
+    let panicking = intents.iter().inspect(|intent| assert_ne!(**intent, pay("b"), "a bug"));
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        world.outbox.enqueue_all(&tx, panicking)
+    }));
+    assert!(result.is_err());
+    let error = tx.execute_batch("RELEASE outbox_enqueue_all").unwrap_err().to_string();
+    assert!(error.contains("no such savepoint"), "{error}");
+    tx.commit().unwrap();
+    assert_eq!(world.number("SELECT count(*) FROM outbox"), 1);
+}
+
 /// SQLite ends a transaction by itself after some errors. An intent written after that would be
 /// committed alone, without its business change.
 #[test]
