@@ -20,7 +20,7 @@ pub(super) fn drain_inline(shared: &Shared, engine: &mut Engine) -> Result<()> {
         engine.discover()?;
         let now = clock.now();
         let claiming = !shared.stop.load(Ordering::Acquire);
-        if !engine.has_unwritten() && !(claiming && engine.has_due(now)?) {
+        if !(engine.has_unwritten() || claiming && engine.has_due(now)?) {
             return Ok(());
         }
         match engine.step(now, claiming) {

@@ -1,5 +1,7 @@
 //! Reading back. Text is read lossily: a hand-edited row must still be listed.
 
+use std::collections::BTreeMap;
+
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, RowIndex, named_params};
 
@@ -146,7 +148,7 @@ pub(crate) fn audit(conn: &Connection, id: i64) -> Result<Vec<AuditEvent>> {
 
 /// Counts by operation. Settled intents are counted where they are settled, not here.
 pub(crate) fn stats(conn: &Connection, now: i64) -> Result<Vec<OperationStats>> {
-    let mut all: std::collections::BTreeMap<String, OperationStats> = Default::default();
+    let mut all: BTreeMap<String, OperationStats> = BTreeMap::new();
     let mut statement = conn.prepare_cached(
         "SELECT operation, state, count(*), min(CASE WHEN state = 'pending' AND due_at <= ?1 THEN due_at END)
          FROM main.outbox_lease GROUP BY operation, state

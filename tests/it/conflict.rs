@@ -149,7 +149,7 @@ fn tenants_do_not_meet() {
     let brought_b = world.try_enqueue(&other_args).unwrap();
     assert!(brought_a.is_new() && brought_b.is_new());
     assert_eq!(world.drain(DEDUPLICATES).succeeded, 5);
-    let mut wire: Vec<String> = world.script.seen().iter().map(|d| d.wire_key()).collect();
+    let mut wire: Vec<String> = world.script.seen().iter().map(Delivery::wire_key).collect();
     wire.sort();
     wire.dedup();
     assert_eq!(wire.len(), 5, "no two meet at a shared account: {wire:?}");

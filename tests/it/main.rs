@@ -1,4 +1,5 @@
 //! One binary for all integration tests.
+#![allow(clippy::similar_names, clippy::items_after_statements)]
 
 mod cancel;
 mod claim;

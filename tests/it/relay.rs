@@ -215,9 +215,7 @@ struct Grenade;
 
 impl Drop for Grenade {
     fn drop(&mut self) {
-        if !std::thread::panicking() {
-            panic!("dropped");
-        }
+        assert!(std::thread::panicking(), "dropped");
     }
 }
 

@@ -152,7 +152,7 @@ fn a_filter_narrows_it() {
     assert_eq!(ids(&Filter { after: Some(1190), ..dead() }).len(), 11);
     for limit in [0, 1, 499, 500, 501, 1000] {
         let limited = Filter { limit: Some(limit), ..dead() };
-        assert_eq!(ids(&limited), (1..=limit as i64).collect::<Vec<_>>());
+        assert_eq!(ids(&limited), (1..=i64::try_from(limit).unwrap()).collect::<Vec<_>>());
     }
     let few = Filter { limit: Some(3), ..tenant("odd") };
     let report = world.outbox.replay_all(&few, "a", None, false).unwrap();
