@@ -235,7 +235,8 @@ BEGIN
     VALUES (NEW.tenant_id, NEW.ordering_key, NEW.id, NEW.id);
 END;
 
--- When a row leaves the line of its key, the first one left may act.
+-- When a row leaves the line of its key, the first one left may act; but a row that was passed
+-- and replayed waits until a later one that is on the way has come back.
 CREATE TRIGGER main.outbox_promote AFTER DELETE ON outbox_keyed
 BEGIN
     INSERT INTO outbox_lease (id, operation, state, due_at)
@@ -244,7 +245,11 @@ BEGIN
     WHERE o.id = (SELECT k.id FROM outbox_keyed k
                   WHERE k.tenant_id = OLD.tenant_id AND k.ordering_key = OLD.ordering_key
                   ORDER BY k.position, k.id LIMIT 1)
-    ON CONFLICT (id) DO UPDATE SET due_at = excluded.due_at WHERE state = 'pending' AND due_at IS NULL;
+    ON CONFLICT (id) DO UPDATE SET due_at = excluded.due_at
+    WHERE state = 'pending' AND due_at IS NULL
+      AND NOT EXISTS (SELECT 1 FROM outbox_keyed k CROSS JOIN outbox_lease l ON l.id = k.id
+                      WHERE k.tenant_id = OLD.tenant_id AND k.ordering_key = OLD.ordering_key
+                        AND l.state = 'in_flight');
 END;
 
 CREATE TRIGGER main.outbox_update_guard BEFORE UPDATE ON outbox
@@ -271,6 +276,13 @@ CREATE TRIGGER main.outbox_delete AFTER DELETE ON outbox
 BEGIN
     DELETE FROM outbox_receipt WHERE id = OLD.id;
     DELETE FROM outbox_event WHERE outbox_id = OLD.id;
+END;
+
+-- INSERT OR REPLACE would delete without asking the delete guard.
+CREATE TRIGGER main.outbox_event_insert_guard BEFORE INSERT ON outbox_event
+WHEN EXISTS (SELECT 1 FROM outbox_event WHERE outbox_id = NEW.outbox_id AND seq = NEW.seq)
+BEGIN
+    SELECT RAISE(ABORT, 'outbox_event: the audit trail is append-only');
 END;
 
 CREATE TRIGGER main.outbox_event_update_guard BEFORE UPDATE ON outbox_event

@@ -110,21 +110,14 @@ impl Outbox {
     ) -> Result<Vec<Enqueued>> {
         self.check(conn)?;
         let now = self.now();
-        conn.execute_batch("SAVEPOINT outbox_enqueue_all")?;
-        let all: Result<Vec<Enqueued>> = intents
-            .into_iter()
-            .enumerate()
-            .map(|(place, intent)| {
+        Store::all_or_nothing(conn, || {
+            let places = intents.into_iter().enumerate();
+            let enqueue = |(place, intent)| {
                 self.enqueue_checked(conn, intent, now)
                     .map_err(|error| error.context(format_args!("intent [{place}]")))
-            })
-            .collect();
-        if all.is_err() && !conn.is_autocommit() {
-            conn.execute_batch("ROLLBACK TO outbox_enqueue_all; RELEASE outbox_enqueue_all")?;
-        } else if all.is_ok() {
-            conn.execute_batch("RELEASE outbox_enqueue_all")?;
-        }
-        all
+            };
+            places.map(enqueue).collect()
+        })
     }
 
     /// Runs `f` in a transaction of its own on one of the outbox's connections, commits if it
@@ -153,10 +146,9 @@ impl Outbox {
     /// Tells the relays of this process that something was committed. Without it, they notice
     /// within milliseconds by polling.
     pub fn wake(&self) {
-        for waker in self.inner.wakers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            // A full channel means that the relay has been told already.
-            let _ = waker.try_send(());
-        }
+        // A full channel means that the relay has been told already, a closed one that it ended.
+        let mut wakers = self.inner.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        wakers.retain(|waker| !matches!(waker.try_send(()), Err(e) if e.is_disconnected()));
     }
 
     /// One intent with its receipt, by row id.

@@ -243,3 +243,6 @@ impl Policy {
         millis(backoff.max(asked))
     }
 }
+
+#[cfg(test)]
+mod tests;

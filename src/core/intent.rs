@@ -242,10 +242,12 @@ impl Intent {
             (None, None) if bodiless || !is_json => Cow::Borrowed(""),
             (None, None) => Cow::Borrowed("{}"),
         };
-        if payload.contains('\0') {
+        if self.payload.is_some() && payload.contains('\0') {
             return Err(Error::invalid("payload", "must not contain the NUL character"));
         }
         let canonical_payload = match payload.as_ref() {
+            // What was given as arguments is read, and named, as arguments.
+            _ if self.payload.is_none() && self.args.is_some() => None,
             "" if bodiless => None,
             text if is_json => Some(canonical::canonical_text("payload", text)?),
             _ => None,

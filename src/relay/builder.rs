@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::engine::Engine;
 use super::operation::Operation;
-use super::{Relay, Shared};
+use super::{Observer, Relay, Shared};
 use crate::core::intent::check_operation;
 use crate::error::{Error, Result};
 use crate::event::Event;
@@ -20,7 +20,7 @@ pub struct RelayBuilder {
     options: Options,
     operations: Vec<(String, Operation)>,
     default_operation: Option<Operation>,
-    observers: Vec<Box<dyn Fn(&Event) + Send + Sync>>,
+    observers: Vec<Observer>,
 }
 
 #[derive(Debug, Clone)]

@@ -1,14 +1,15 @@
 //! The order of the steps: record what came back, renew, recover, claim what there is room for,
 //! all in one transaction. No threads here; the engine is driven by whoever has one.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Shared;
+use super::builder::Options;
 use super::lane::Lane;
-use super::worker::{Report, Work};
+use super::worker::{Report, Work, defuse};
 use crate::core::millis;
 use crate::core::status::Status;
 use crate::error::{ErrorKind, Result};
@@ -23,12 +24,12 @@ pub(super) struct Engine {
     lanes: Vec<Lane>,
     /// Deliveries that are with a worker or wait for one, by fencing token and row.
     held: HashMap<(i64, i64), (usize, Delivery)>,
-    /// How many bytes of payloads those have together.
+    /// How many bytes of payloads those have.
     held_bytes: usize,
+    /// Deliveries whose handler never came back. Their workers are lost to the others.
+    stuck: HashMap<(i64, i64), usize>,
     /// Outcomes that are not written yet. They are kept for as long as the process lives.
     unrecorded: Vec<(usize, Record)>,
-    /// Deliveries whose handler never came back. Their workers are lost to the others.
-    stuck: HashSet<(i64, i64)>,
     /// Deliveries to give back, because nobody started them.
     unreleased: Vec<Delivery>,
     random: fastrand::Rng,
@@ -72,8 +73,8 @@ impl Engine {
             lanes: Vec::new(),
             held: HashMap::new(),
             held_bytes: 0,
+            stuck: HashMap::new(),
             unrecorded: Vec::new(),
-            stuck: HashSet::new(),
             unreleased: Vec::new(),
             random,
             renew_at: 0,
@@ -138,29 +139,6 @@ impl Engine {
         }
     }
 
-    /// Stops counting a delivery as held. Returns whether it was.
-    fn let_go(&mut self, key: (i64, i64)) -> bool {
-        let Some((lane, delivery)) = self.held.remove(&key) else { return false };
-        self.held_bytes = self.held_bytes.saturating_sub(delivery.payload.len());
-        self.lanes[lane].held = self.lanes[lane].held.saturating_sub(1);
-        true
-    }
-
-    /// A worker that may never come back: its row goes on without it.
-    fn give_up_on(&mut self, key: (i64, i64)) {
-        if let Some((_, delivery)) = self.held.get(&key) {
-            delivery.lease.revoke();
-        }
-        self.let_go(key);
-        self.stuck.insert(key);
-        log::error!(
-            "intent {}: its handler is long past its time limit; {} of {} workers are stuck",
-            key.1,
-            self.stuck.len(),
-            self.shared.options.workers
-        );
-    }
-
     /// Takes back a delivery that no worker has started.
     pub fn give_back(&mut self, work: Work) {
         self.take(Report {
@@ -173,8 +151,9 @@ impl Engine {
 
     /// Whether anything is due that there is room for. Reads only.
     pub fn has_due(&self, now: i64) -> Result<bool> {
-        for lane in &self.lanes {
-            if self.room(lane) > 0 && self.writer.has_due(&lane.rules.operation, now)? {
+        let shard = self.shared.options.shard;
+        for (index, lane) in self.lanes.iter().enumerate() {
+            if self.room(index) > 0 && self.writer.has_due(&lane.rules.operation, shard, now)? {
                 return Ok(true);
             }
         }
@@ -185,7 +164,7 @@ impl Engine {
     pub fn next_due(&self) -> Result<Option<i64>> {
         let mut next = None;
         for lane in &self.lanes {
-            let due = self.writer.next_due(&lane.rules.operation)?;
+            let due = self.writer.next_due(&lane.rules.operation, self.shared.options.shard)?;
             next = next.into_iter().chain(due).min();
         }
         Ok(next)
@@ -207,7 +186,7 @@ impl Engine {
     pub fn step(&mut self, now: i64, claiming: bool) -> Result<Vec<Work>> {
         let lease_ms = millis(self.shared.options.lease);
         let renewing = self.must_renew(now);
-        let plan = claiming.then(|| self.plan());
+        let mut plan = claiming.then(|| self.plan());
         let mut step = self.writer.step(now, Arc::clone(self.shared.outbox.clock()))?;
         write_back(&mut step, &self.lanes, &self.unrecorded, &self.unreleased)?;
         let lease = self.shared.options.lease;
@@ -216,7 +195,7 @@ impl Engine {
         } else {
             Renewed::default()
         };
-        let claims = match &plan {
+        let claims = match &mut plan {
             Some(plan) => claim(&mut step, &self.lanes, plan, lease_ms)?,
             None => Claims::default(),
         };
@@ -240,20 +219,20 @@ impl Engine {
 
     /// How many rows of which lane this step may claim, in the order of their turn.
     fn plan(&self) -> Plan {
-        let rooms = self.order().into_iter().map(|index| (index, self.room(&self.lanes[index])));
+        let rooms = self.order().into_iter().map(|index| (index, self.room(index)));
         Plan {
             rooms: rooms.filter(|&(_, room)| room > 0).collect(),
-            capacity: self.capacity(),
-            bytes: self.bytes_left(),
+            space: self.space(),
             holds_nothing: self.held.is_empty(),
             shard: self.shared.options.shard,
         }
     }
 
     fn hold(&mut self, lane: usize, delivery: Delivery) -> Work {
-        let key = (delivery.token, delivery.id);
         self.held_bytes += delivery.payload.len();
-        self.held.insert(key, (lane, delivery.clone()));
+        self.held.insert((delivery.token, delivery.id), (lane, delivery.clone()));
+        let stuck_here = self.stuck.values().filter(|&&stuck| stuck == lane).count();
+        let (workers, several) = (self.workers(), self.lanes.len() > 1);
         let lane_ref = &mut self.lanes[lane];
         lane_ref.held += 1;
         Work {
@@ -261,7 +240,36 @@ impl Engine {
             delivery,
             handler: Arc::clone(&lane_ref.handler),
             policy: Arc::clone(&lane_ref.policy),
+            // A stuck worker counts as busy for ever, and must not use up the lane's share.
+            workers_max: lane_ref.workers_max(workers, several) + stuck_here,
         }
+    }
+
+    /// Stops counting a delivery as held. Returns whether it was.
+    fn let_go(&mut self, key: (i64, i64)) -> bool {
+        let Some((lane, delivery)) = self.held.remove(&key) else { return false };
+        self.held_bytes = self.held_bytes.saturating_sub(delivery.payload.len());
+        self.lanes[lane].held = self.lanes[lane].held.saturating_sub(1);
+        true
+    }
+
+    /// A worker that may never come back: its row goes on without it.
+    fn give_up_on(&mut self, key: (i64, i64)) {
+        let Some((lane, delivery)) = self.held.get(&key) else { return };
+        delivery.lease.revoke();
+        self.stuck.insert(key, *lane);
+        self.let_go(key);
+        log::error!(
+            "intent {}: its handler is long past its time limit; {} of {} workers are stuck",
+            key.1,
+            self.stuck.len(),
+            self.shared.options.workers
+        );
+    }
+
+    /// Workers that come back.
+    fn workers(&self) -> usize {
+        self.shared.options.workers.saturating_sub(self.stuck.len())
     }
 
     /// The lanes by priority; equal ones take turns.
@@ -272,34 +280,29 @@ impl Engine {
         order
     }
 
-    /// How many more rows this relay may hold.
-    fn capacity(&self) -> usize {
+    /// What this relay holds, and what it may hold.
+    fn space(&self) -> Space {
         let alone = self.held.values().any(|(_, held)| held.facts.lost > 0);
-        let wait = alone || (self.quiet && !self.held.is_empty());
-        if wait || self.workers() == 0 || self.bytes_left() == 0 {
-            return 0;
-        }
-        self.shared.options.held_max().saturating_sub(self.held.len())
-    }
-
-    /// How many more bytes of payloads this relay may hold: as if each worker had one of the
-    /// largest in hand and one waiting.
-    fn bytes_left(&self) -> usize {
+        let options = &self.shared.options;
+        let held_max = options.held_max();
+        // As if each worker had one of the largest payloads in hand and one waiting.
         let largest = self.shared.outbox.store().payload_max();
-        let max = largest.saturating_mul(self.shared.options.workers).saturating_mul(2);
-        max.saturating_sub(self.held_bytes)
+        let bytes_max = largest.saturating_mul(options.workers).saturating_mul(2);
+        Space {
+            held: self.lanes.iter().map(|lane| lane.held).collect(),
+            held_max,
+            reserve: options.workers.min(held_max / self.lanes.len().max(1)),
+            bytes_left: bytes_max.saturating_sub(self.held_bytes),
+            is_closed: alone || (self.quiet && !self.held.is_empty()) || self.workers() == 0,
+        }
     }
 
-    /// Workers that come back.
-    fn workers(&self) -> usize {
-        self.shared.options.workers.saturating_sub(self.stuck.len())
-    }
-
-    fn room(&self, lane: &Lane) -> usize {
-        let workers = self.workers();
-        let idle = workers.saturating_sub(self.held.len());
-        let room = lane.room(workers, idle, self.lanes.len() > 1);
-        room.min(self.capacity()).min(self.shared.options.batch)
+    fn room(&self, index: usize) -> usize {
+        let (workers, several) = (self.workers(), self.lanes.len() > 1);
+        let busy: usize =
+            self.lanes.iter().map(|lane| lane.held.min(lane.workers_max(workers, several))).sum();
+        let room = self.lanes[index].room(workers, workers.saturating_sub(busy));
+        room.min(self.space().left(index)).min(self.shared.options.batch)
     }
 
     fn publish(&mut self, events: &[Event]) {
@@ -326,7 +329,8 @@ impl Engine {
                 event.error_class.as_deref().map(|c| format!(", {c}")).unwrap_or_default()
             );
             for observer in &self.shared.observers {
-                if catch_unwind(AssertUnwindSafe(|| observer(event))).is_err() {
+                if let Err(payload) = catch_unwind(AssertUnwindSafe(|| observer(event))) {
+                    defuse(payload);
                     log::error!("an observer panicked on the event of intent {}", event.id);
                 }
             }
@@ -336,10 +340,31 @@ impl Engine {
 
 struct Plan {
     rooms: Vec<(usize, usize)>,
-    capacity: usize,
-    bytes: usize,
+    space: Space,
     holds_nothing: bool,
     shard: (u32, u32),
+}
+
+/// How many rows a relay holds of each lane. Some space is kept for every lane, so that none can
+/// fill it all.
+struct Space {
+    held: Vec<usize>,
+    held_max: usize,
+    reserve: usize,
+    bytes_left: usize,
+    is_closed: bool,
+}
+
+impl Space {
+    /// How many more rows of this lane fit.
+    fn left(&self, index: usize) -> usize {
+        if self.is_closed || self.bytes_left == 0 {
+            return 0;
+        }
+        let others = self.held.iter().enumerate().filter(|&(other, _)| other != index);
+        let taken: usize = others.map(|(_, &held)| held.max(self.reserve)).sum();
+        self.held_max.saturating_sub(taken).saturating_sub(self.held[index])
+    }
 }
 
 #[derive(Default)]
@@ -396,30 +421,30 @@ fn renew(
     Ok(renewed)
 }
 
-fn claim(step: &mut Step<'_>, lanes: &[Lane], plan: &Plan, lease_ms: i64) -> Result<Claims> {
+fn claim(step: &mut Step<'_>, lanes: &[Lane], plan: &mut Plan, lease_ms: i64) -> Result<Claims> {
     let mut claims = Claims::default();
-    let mut bytes = plan.bytes;
     for lane in lanes {
         step.recover(&lane.rules)?;
     }
     for &(index, room) in &plan.rooms {
-        let limit = room.min(plan.capacity.saturating_sub(claims.deliveries.len()));
-        if limit == 0 || bytes == 0 {
+        let limit = room.min(plan.space.left(index));
+        if limit == 0 {
             claims.full = true;
-            break;
+            continue;
         }
         let found = step.claim(&ClaimRequest {
             rules: &lanes[index].rules,
             limit,
-            bytes,
+            bytes: plan.space.bytes_left,
             shard: plan.shard,
             lease_ms,
             holds_nothing: plan.holds_nothing && claims.deliveries.is_empty(),
         })?;
         claims.quiet |= found.wants_to_be_alone;
-        let found_bytes = found.deliveries.iter().map(|d| d.payload.len()).sum();
-        bytes = bytes.saturating_sub(found_bytes);
-        claims.full |= found.deliveries.len() == limit || bytes == 0;
+        let bytes: usize = found.deliveries.iter().map(|d| d.payload.len()).sum();
+        plan.space.bytes_left = plan.space.bytes_left.saturating_sub(bytes);
+        plan.space.held[index] += found.deliveries.len();
+        claims.full |= found.deliveries.len() == limit || plan.space.bytes_left == 0;
         let is_alone = found.deliveries.first().is_some_and(|d| d.facts.lost > 0);
         claims.deliveries.extend(found.deliveries.into_iter().map(|delivery| (index, delivery)));
         if is_alone {

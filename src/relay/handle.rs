@@ -36,7 +36,7 @@ pub struct ShutdownReport {
 pub(super) fn start(shared: Arc<Shared>, mut engine: Engine) -> Result<RelayHandle> {
     let channels = Channels::new(&shared);
     for number in 0..shared.options.workers {
-        let (deliveries, reports) = (channels.deliveries.clone(), channels.report.clone());
+        let (deliveries, reports) = (Arc::clone(&channels.deliveries), channels.report.clone());
         let clock = Arc::clone(shared.outbox.clock());
         spawn(format!("outbox-worker-{number}"), move || {
             worker::work(&deliveries, &reports, clock.as_ref());
@@ -45,7 +45,7 @@ pub(super) fn start(shared: Arc<Shared>, mut engine: Engine) -> Result<RelayHand
     let (stop, stopping) = bounded(1);
     let writers_share = Arc::clone(&shared);
     let writer = spawn("outbox-writer".into(), move || {
-        // The workers end when the loop drops its sender of deliveries.
+        // The workers end when the loop drops its channels.
         let result = Run::new(&writers_share, &mut engine, channels).until_stopped(&stopping);
         if let Err(error) = &result {
             log::error!("the relay has stopped: {error}");

@@ -36,13 +36,16 @@ impl Lane {
         self.average = (self.average * 7 + took) / 8;
     }
 
+    /// How many workers may be busy with this operation at once. Where a relay has several, one
+    /// worker stays free for the others, however many rows of this one wait.
+    pub fn workers_max(&self, workers: usize, several: bool) -> usize {
+        let share = if several { workers.saturating_sub(1).max(1) } else { workers };
+        self.max_in_flight.unwrap_or(share).min(workers)
+    }
+
     /// How many more rows to claim. `idle` is the number of workers with nothing to do.
-    pub fn room(&self, workers: usize, idle: usize, several: bool) -> usize {
-        let max = self.max_in_flight.unwrap_or_else(|| {
-            // One worker stays free for the others.
-            if several && self.is_slow() { workers.saturating_sub(1).max(1) } else { usize::MAX }
-        });
-        let room = max.saturating_sub(self.held);
+    pub fn room(&self, workers: usize, idle: usize) -> usize {
+        let room = self.max_in_flight.unwrap_or(usize::MAX).saturating_sub(self.held);
         match self.rules.policy.downstream {
             // A claim means "about to be sent": a row that waited in the queue when its process
             // died would be in doubt for nothing.
@@ -54,9 +57,5 @@ impl Lane {
                 room.min(workers.saturating_add(ahead).saturating_sub(self.held))
             }
         }
-    }
-
-    fn is_slow(&self) -> bool {
-        self.average > Duration::from_millis(200)
     }
 }

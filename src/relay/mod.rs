@@ -5,6 +5,7 @@ mod engine;
 mod handle;
 mod lane;
 mod operation;
+mod queue;
 mod run;
 mod worker;
 
@@ -34,6 +35,9 @@ pub struct Relay {
     engine: Mutex<Engine>,
 }
 
+/// Told of every status move.
+type Observer = Box<dyn Fn(&Event) + Send + Sync>;
+
 /// What the writer, the workers and the handle share.
 struct Shared {
     outbox: Outbox,
@@ -41,7 +45,7 @@ struct Shared {
     options: Options,
     operations: Vec<(String, Operation)>,
     default_operation: Option<Operation>,
-    observers: Vec<Box<dyn Fn(&Event) + Send + Sync>>,
+    observers: Vec<Observer>,
     stop: AtomicBool,
 }
 

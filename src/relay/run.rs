@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
+use crossbeam_channel::{Receiver, Sender, select, unbounded};
 
 use super::engine::{Engine, is_passing};
+use super::queue::Queue;
 use super::worker::{self, Report, Work};
 use super::{DrainReport, Shared};
 use crate::error::{Error, ErrorKind, Result};
@@ -19,7 +20,7 @@ pub(super) fn drain_inline(shared: &Shared, engine: &mut Engine) -> Result<()> {
         engine.discover()?;
         let now = clock.now();
         let claiming = !shared.stop.load(Ordering::Acquire);
-        if !engine.has_unwritten() && !(claiming && engine.has_due(now)?) {
+        if !(engine.has_unwritten() || claiming && engine.has_due(now)?) {
             return Ok(());
         }
         match engine.step(now, claiming) {
@@ -35,22 +36,26 @@ pub(super) fn drain_inline(shared: &Shared, engine: &mut Engine) -> Result<()> {
 
 /// Drains with workers that end with the call.
 pub(super) fn drain_with_threads(shared: &Arc<Shared>, engine: &mut Engine) -> Result<()> {
-    std::thread::scope(|scope| {
-        let channels = Channels::new(shared);
+    let channels = Channels::new(shared);
+    let reports = channels.reports.clone();
+    let drained = std::thread::scope(|scope| {
         for _ in 0..shared.options.workers {
-            let (deliveries, reports) = (channels.deliveries.clone(), channels.report.clone());
-            scope
-                .spawn(move || worker::work(&deliveries, &reports, shared.outbox.clock().as_ref()));
+            let (deliveries, report) = (Arc::clone(&channels.deliveries), channels.report.clone());
+            scope.spawn(move || worker::work(&deliveries, &report, shared.outbox.clock().as_ref()));
         }
-        // Dropping the sender of deliveries, by returning, ends the workers.
+        // The workers end when the run does.
         Run::new(shared, engine, channels).until_nothing_is_due()
-    })
+    });
+    // After an error some were still on the way: the engine keeps what they have to say.
+    for report in reports.try_iter() {
+        engine.take(report);
+    }
+    drained
 }
 
 /// The channels between the writer and its workers.
 pub(super) struct Channels {
-    pub deliver: Sender<Work>,
-    pub deliveries: Receiver<Work>,
+    pub deliveries: Arc<Queue>,
     pub report: Sender<Report>,
     pub reports: Receiver<Report>,
     pub wake: Receiver<()>,
@@ -58,10 +63,15 @@ pub(super) struct Channels {
 
 impl Channels {
     pub fn new(shared: &Shared) -> Self {
-        let (deliver, deliveries) = bounded(shared.options.held_max());
         // Bounded all the same: there are never more reports than rows held.
         let (report, reports) = unbounded();
-        Self { deliver, deliveries, report, reports, wake: shared.outbox.waker() }
+        Self { deliveries: Arc::default(), report, reports, wake: shared.outbox.waker() }
+    }
+}
+
+impl Drop for Channels {
+    fn drop(&mut self) {
+        self.deliveries.close();
     }
 }
 
@@ -119,6 +129,12 @@ impl<'a> Run<'a> {
 
     /// Runs until nothing is due and nothing is held.
     fn until_nothing_is_due(mut self) -> Result<()> {
+        let drained = self.work_off();
+        self.take_back();
+        drained
+    }
+
+    fn work_off(&mut self) -> Result<()> {
         let patience = Patience::new(self.shared.options.lease);
         loop {
             self.engine.discover()?;
@@ -233,15 +249,13 @@ impl<'a> Run<'a> {
 
     fn hand_out(&mut self, works: Vec<Work>) {
         for work in works {
-            if let Err(refused) = self.channels.deliver.try_send(work) {
-                self.engine.give_back(refused.into_inner());
-            }
+            self.channels.deliveries.push(work);
         }
     }
 
     /// Takes back what no worker has started.
     fn take_back(&mut self) {
-        while let Ok(work) = self.channels.deliveries.try_recv() {
+        for work in self.channels.deliveries.take_back() {
             self.engine.give_back(work);
             self.released += 1;
         }

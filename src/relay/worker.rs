@@ -5,8 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Sender;
 
+use super::queue::Queue;
 use crate::clock::Clock;
 use crate::core::decide::{self, Policy};
 use crate::core::outcome::{Failure, Outcome};
@@ -18,6 +19,8 @@ pub(super) struct Work {
     pub delivery: Delivery,
     pub handler: Arc<dyn Handler>,
     pub policy: Arc<Policy>,
+    /// How many workers may be busy with this lane at once.
+    pub workers_max: usize,
 }
 
 /// What a worker has to say.
@@ -29,10 +32,13 @@ pub(super) struct Report {
     pub took: Duration,
 }
 
-/// Works until the channel of deliveries is closed.
-pub(super) fn work(deliveries: &Receiver<Work>, reports: &Sender<Report>, clock: &dyn Clock) {
-    for work in deliveries {
-        if reports.send(attempt(work, clock)).is_err() {
+/// Works until the queue of deliveries is closed.
+pub(super) fn work(deliveries: &Queue, reports: &Sender<Report>, clock: &dyn Clock) {
+    while let Some(work) = deliveries.next() {
+        let lane = work.lane;
+        let report = attempt(work, clock);
+        deliveries.done(lane);
+        if reports.send(report).is_err() {
             return;
         }
     }
@@ -41,16 +47,13 @@ pub(super) fn work(deliveries: &Receiver<Work>, reports: &Sender<Report>, clock:
 /// Makes one attempt. A panic in the handler is an outcome like any other: nobody knows how far
 /// it came.
 pub(super) fn attempt(work: Work, clock: &dyn Clock) -> Report {
-    let Work { lane, delivery, handler, policy } = work;
+    let Work { lane, delivery, handler, policy, .. } = work;
     let began = Instant::now();
     delivery.lease.begin();
     let outcome = may_send(&delivery, &policy, clock).then(|| {
         catch_unwind(AssertUnwindSafe(|| handler.deliver(&delivery))).unwrap_or_else(|payload| {
             let text = panic_text(payload.as_ref());
-            // Dropping the payload runs foreign code, which may panic once more.
-            if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                std::mem::forget(second);
-            }
+            defuse(payload);
             Outcome::MaybeSent(Failure::new("panic", format!("the handler panicked: {text}")))
         })
     });
@@ -68,6 +71,13 @@ fn may_send(delivery: &Delivery, policy: &Arc<Policy>, clock: &dyn Clock) -> boo
     }
     let policy = Policy { downstream: delivery.downstream, ..Policy::clone(policy) };
     decide::decide_before_send(&delivery.facts, &policy, clock.now()).is_none()
+}
+
+/// Drops what somebody panicked with, which runs foreign code that may panic once more.
+pub(super) fn defuse(payload: Box<dyn Any + Send>) {
+    if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(second);
+    }
 }
 
 fn panic_text(payload: &(dyn Any + Send)) -> String {

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use rusqlite::types::FromSql;
 use rusqlite::{Row as SqlRow, named_params};
 
+use super::read;
 use super::step::{Row, Rules, Step};
 use crate::core::decide::{self, Decision, Facts, Policy};
 use crate::core::status::Status;
@@ -119,7 +121,11 @@ impl Step<'_> {
         if !self.take(candidate.id, expires_at, token)? {
             return Ok(None);
         }
-        let facts = Facts { attempts: facts.attempts + 1, tries: facts.tries + 1, ..facts };
+        let facts = Facts {
+            attempts: facts.attempts.saturating_add(1),
+            tries: facts.tries.saturating_add(1),
+            ..facts
+        };
         Ok(Some(Delivery {
             id: candidate.id,
             tenant_id: intent.tenant_id,
@@ -171,7 +177,10 @@ impl Step<'_> {
     }
 
     /// Gives a row back that no worker has started; the attempt is not counted.
-    pub fn release(&self, delivery: &Delivery) -> Result<bool> {
+    pub fn release(&mut self, delivery: &Delivery) -> Result<bool> {
+        if self.settle_with_late_proof(Row::claimed(delivery), &not_started(delivery.facts))? {
+            return Ok(true);
+        }
         let mut statement = self.tx.prepare_cached(
             "UPDATE main.outbox_lease
              SET state = 'pending', due_at = ?3, attempts = max(attempts - 1, 0),
@@ -206,15 +215,7 @@ impl Step<'_> {
 
     /// Takes back the row of a handler that may never return.
     pub fn abandon(&mut self, delivery: &Delivery, rules: &Rules) -> Result<()> {
-        let row = Row {
-            id: delivery.id,
-            operation: &delivery.operation,
-            tenant_id: &delivery.tenant_id,
-            ordering_key: delivery.ordering_key.as_deref(),
-            state: Status::InFlight,
-            token: Some(delivery.token),
-        };
-        self.lose(row, &delivery.facts, rules)
+        self.lose(Row::claimed(delivery), &delivery.facts, rules)
     }
 
     fn lose(&mut self, row: Row<'_>, facts: &Facts, rules: &Rules) -> Result<()> {
@@ -250,7 +251,10 @@ pub(super) const CANDIDATES: &str = "
     SELECT l.id, l.attempts, l.tries, l.lost, l.in_doubt_since, l.first_sent_at, l.claimed_at, l.token,
            o.id AS outbox_id, o.tenant_id, o.entity_id, o.intent_version, o.idempotency_key, o.args_hash,
            o.endpoint, o.method, o.content_type, o.payload, o.headers, o.ordering_key, o.created_at,
-           o.expires_at
+           o.expires_at,
+           NOT (lower(o.content_type) GLOB 'application/json*' OR lower(o.content_type) GLOB '*+json*')
+               OR o.payload = '' AND o.method IN ('GET', 'DELETE')
+               OR json_valid(o.payload) AS is_sound
     FROM main.outbox_lease l INDEXED BY outbox_lease_due
     LEFT JOIN main.outbox o ON o.id = l.id
     WHERE l.operation = :operation AND l.state = 'pending' AND l.due_at <= :now
@@ -297,20 +301,15 @@ struct StoredIntent {
 }
 
 fn read_candidate(row: &SqlRow<'_>, operation: &str) -> rusqlite::Result<Candidate> {
-    let intent = read_intent(row).map_err(|error| match error {
-        rusqlite::Error::InvalidColumnType(_, column, kind) => {
-            format!("{operation}: outbox.{column} holds {kind}")
-        }
-        other => format!("{operation}: {other}"),
-    });
+    let intent = read_intent(row).map_err(|why| format!("{operation}: {why}"));
     Ok(Candidate { id: row.get("id")?, token: row.get("token")?, facts: read_facts(row)?, intent })
 }
 
 fn read_facts(row: &SqlRow<'_>) -> rusqlite::Result<Facts> {
     Ok(Facts {
-        attempts: row.get("attempts")?,
-        tries: row.get("tries")?,
-        lost: row.get("lost")?,
+        attempts: read::counter(row, "attempts")?,
+        tries: read::counter(row, "tries")?,
+        lost: read::counter(row, "lost")?,
         in_doubt_since: row.get("in_doubt_since")?,
         first_sent_at: row.get("first_sent_at")?,
         expires_at: row.get("expires_at").unwrap_or_default(),
@@ -318,34 +317,45 @@ fn read_facts(row: &SqlRow<'_>) -> rusqlite::Result<Facts> {
     })
 }
 
-fn read_intent(row: &SqlRow<'_>) -> rusqlite::Result<StoredIntent> {
-    let headers: String = row.get("headers")?;
+/// The intent, or which column is not as the schema lets it be written.
+fn read_intent(row: &SqlRow<'_>) -> Result<StoredIntent, String> {
     let intent = StoredIntent {
-        tenant_id: row.get("tenant_id")?,
-        entity_id: row.get("entity_id")?,
-        intent_version: row.get("intent_version")?,
-        idempotency_key: row.get("idempotency_key")?,
-        args_hash: row.get("args_hash")?,
-        endpoint: row.get("endpoint")?,
-        method: row.get("method")?,
-        content_type: row.get("content_type")?,
-        payload: row.get("payload")?,
-        headers: if headers == "{}" { Vec::new() } else { read_headers(&headers)? },
-        ordering_key: row.get("ordering_key")?,
-        created_at: row.get("created_at")?,
+        tenant_id: column(row, "tenant_id")?,
+        entity_id: column(row, "entity_id")?,
+        intent_version: column(row, "intent_version")?,
+        idempotency_key: column(row, "idempotency_key")?,
+        args_hash: column(row, "args_hash")?,
+        endpoint: column(row, "endpoint")?,
+        method: column(row, "method")?,
+        content_type: column(row, "content_type")?,
+        payload: column(row, "payload")?,
+        headers: read_headers(&column::<String>(row, "headers")?)?,
+        ordering_key: column(row, "ordering_key")?,
+        created_at: column(row, "created_at")?,
     };
-    Ok(intent)
+    if column(row, "is_sound")? {
+        return Ok(intent);
+    }
+    Err("outbox.payload is not the JSON that outbox.content_type says it is".into())
 }
 
-fn read_headers(text: &str) -> rusqlite::Result<Vec<(String, String)>> {
-    use rusqlite::types::Type;
-    let unreadable =
-        |what: &str| rusqlite::Error::InvalidColumnType(0, format!("headers ({what})"), Type::Text);
-    let object: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_str(text).map_err(|_| unreadable("no JSON object"))?;
-    let pair = |(name, value): (String, serde_json::Value)| match value {
-        serde_json::Value::String(value) => Ok((name, value)),
-        _ => Err(unreadable("a value is no string")),
+fn column<T: FromSql>(row: &SqlRow<'_>, name: &str) -> Result<T, String> {
+    row.get(name).map_err(|error| match error {
+        rusqlite::Error::InvalidColumnType(_, _, kind) => format!("outbox.{name} holds {kind}"),
+        other => format!("outbox.{name}: {other}"),
+    })
+}
+
+fn read_headers(text: &str) -> Result<Vec<(String, String)>, String> {
+    use serde_json::{Map, Value};
+    if text == "{}" {
+        return Ok(Vec::new());
+    }
+    let object: Map<String, Value> =
+        serde_json::from_str(text).map_err(|_| "outbox.headers is no JSON object")?;
+    let pair = |(name, value): (String, Value)| match value {
+        Value::String(value) => Ok((name, value)),
+        _ => Err("outbox.headers holds a value that is no string".to_owned()),
     };
     object.into_iter().map(pair).collect()
 }
@@ -358,6 +368,12 @@ fn pending_row<'a>(
     token: Option<i64>,
 ) -> Row<'a> {
     Row { id, operation, tenant_id, ordering_key, state: Status::Pending, token }
+}
+
+/// What became of an attempt that was claimed and not begun.
+fn not_started(facts: Facts) -> Decision {
+    let facts = Facts { attempts: facts.attempts.saturating_sub(1), ..facts };
+    Decision { status: Status::Pending, due_at: None, facts, class: None, message: None }
 }
 
 fn unreadable(facts: Facts, why: &str) -> Decision {

@@ -1,6 +1,7 @@
 //! Connections: how they are opened, how they wait for the lock, how they come back.
 
 use std::cell::Cell;
+use std::ops::Deref;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -47,10 +48,12 @@ pub(crate) fn open_first(path: &Path, create: bool) -> Result<(Connection, Strin
     Ok((conn, resolved))
 }
 
+/// How the connections after the first are opened: the file is there and in WAL mode.
+const LATER: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
+
 pub(crate) fn pool(path: &Path) -> Result<Pool> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let manager =
-        SqliteConnectionManager::file(path).with_flags(flags).with_init(|conn| configure(conn));
+        SqliteConnectionManager::file(path).with_flags(LATER).with_init(|conn| configure(conn));
     r2d2::Pool::builder()
         .max_size(POOL_SIZE)
         .min_idle(Some(1))
@@ -65,6 +68,39 @@ pub(crate) fn pool(path: &Path) -> Result<Pool> {
 
 pub(crate) fn check_out(pool: &Pool) -> Result<PooledConnection> {
     pool.get().map_err(|error| pool_error(&error))
+}
+
+/// A connection outside the pool, for whoever keeps one for long.
+pub(crate) fn open_own(path: &Path) -> Result<Connection> {
+    let conn = Connection::open_with_flags(path, LATER)?;
+    configure(&conn)?;
+    Ok(conn)
+}
+
+/// A connection for a moment's reading.
+pub(crate) enum Reader {
+    Pooled(PooledConnection),
+    Own(Connection),
+}
+
+/// A reader never waits for the pool: whoever holds its connections may be waiting for the write
+/// lock, and the holder of that lock may be the one that reads.
+pub(crate) fn reader(pool: &Pool, path: &Path) -> Result<Reader> {
+    match pool.try_get() {
+        Some(conn) => Ok(Reader::Pooled(conn)),
+        None => open_own(path).map(Reader::Own),
+    }
+}
+
+impl Deref for Reader {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        match self {
+            Self::Pooled(conn) => conn,
+            Self::Own(conn) => conn,
+        }
+    }
 }
 
 fn pool_error(error: &r2d2::Error) -> Error {

@@ -87,6 +87,32 @@ pub(crate) fn check_durability(conn: &Connection) -> Result<bool> {
     }
 }
 
+/// Runs `f` inside a savepoint of the caller's transaction, and leaves no savepoint behind. One of
+/// the caller's may have the same name: SQLite means the innermost.
+pub(crate) fn all_or_nothing<T>(conn: &Connection, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    conn.execute_batch("SAVEPOINT outbox_enqueue_all")?;
+    let undo = Undo(conn);
+    let value = f()?;
+    std::mem::forget(undo);
+    conn.execute_batch("RELEASE outbox_enqueue_all")?;
+    Ok(value)
+}
+
+/// Takes everything since the savepoint back, also while unwinding.
+struct Undo<'a>(&'a Connection);
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        let undo = "ROLLBACK TO outbox_enqueue_all; RELEASE outbox_enqueue_all";
+        // Where SQLite has rolled back the whole transaction there is nothing to undo.
+        if !self.0.is_autocommit()
+            && let Err(error) = self.0.execute_batch(undo)
+        {
+            log::error!("a savepoint cannot be undone: {error}");
+        }
+    }
+}
+
 /// Inserts first and looks only if that is refused: most intents are new.
 pub(crate) fn enqueue(conn: &Connection, intent: &Prepared<'_>) -> Result<Enqueued> {
     let refused = match insert(conn, intent) {
@@ -214,19 +240,21 @@ fn stored_content(conn: &Connection, id: i64) -> Result<StoredContent> {
     Ok(StoredContent { method, args_hash: args_hash.or_else(|| payload.and_then(hash_of)) })
 }
 
+pub(super) const ID_OF_KEY: &str = "
+    SELECT id FROM main.outbox WHERE tenant_id = ?1 AND idempotency_key = ?2";
+
 fn id_of_key(conn: &Connection, tenant: &str, key: &str) -> Result<Option<i64>> {
-    let mut statement = conn.prepare_cached(
-        "SELECT id FROM main.outbox WHERE tenant_id = ?1 AND idempotency_key = ?2",
-    )?;
+    let mut statement = conn.prepare_cached(ID_OF_KEY)?;
     Ok(statement.query_row([tenant, key], |row| row.get(0)).optional()?)
 }
 
+pub(super) const ID_OF_VERSION: &str = "
+    SELECT id, idempotency_key FROM main.outbox
+    WHERE tenant_id = ?1 AND operation = ?2 AND entity_id = ?3 AND intent_version = ?4
+      AND is_derived";
+
 fn id_of_version(conn: &Connection, intent: &Prepared<'_>) -> Result<Option<(i64, String)>> {
-    let mut statement = conn.prepare_cached(
-        "SELECT id, idempotency_key FROM main.outbox
-         WHERE tenant_id = ?1 AND operation = ?2 AND entity_id = ?3 AND intent_version = ?4
-           AND is_derived",
-    )?;
+    let mut statement = conn.prepare_cached(ID_OF_VERSION)?;
     let found = statement.query_row(
         (intent.tenant_id(), intent.operation(), intent.entity_id(), intent.intent_version()),
         |row| Ok((row.get(0)?, row.get(1)?)),
@@ -234,17 +262,18 @@ fn id_of_version(conn: &Connection, intent: &Prepared<'_>) -> Result<Option<(i64
     Ok(found.optional()?)
 }
 
+pub(super) const UNSETTLED_VERSION: &str = "
+    SELECT id FROM main.outbox o
+    WHERE tenant_id = ?1 AND operation = ?2 AND entity_id = ?3 AND intent_version < ?4
+      AND is_derived AND NOT EXISTS (SELECT 1 FROM main.outbox_receipt r WHERE r.id = o.id)
+    ORDER BY intent_version DESC LIMIT 1";
+
 /// The latest earlier version of the same action that is not settled.
 fn unsettled_version(conn: &Connection, intent: &Prepared<'_>) -> Result<Option<i64>> {
     if intent.intent_version() == 1 {
         return Ok(None);
     }
-    let mut statement = conn.prepare_cached(
-        "SELECT id FROM main.outbox o
-         WHERE tenant_id = ?1 AND operation = ?2 AND entity_id = ?3 AND intent_version < ?4
-           AND is_derived AND NOT EXISTS (SELECT 1 FROM main.outbox_receipt r WHERE r.id = o.id)
-         ORDER BY intent_version DESC LIMIT 1",
-    )?;
+    let mut statement = conn.prepare_cached(UNSETTLED_VERSION)?;
     let found = statement.query_row(
         (intent.tenant_id(), intent.operation(), intent.entity_id(), intent.intent_version()),
         |row| row.get(0),

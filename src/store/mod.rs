@@ -5,6 +5,8 @@ mod connection;
 mod contract;
 mod enqueue;
 mod operator;
+#[cfg(test)]
+mod plan;
 mod read;
 mod record;
 mod schema;
@@ -72,35 +74,48 @@ impl Store {
 
     /// A writer of its own for a relay that signs its leases as `owner`.
     pub fn writer(&self, owner: String) -> Result<Writer> {
-        Ok(Writer::new(self.connection()?, owner))
+        // Not of the pool: it is kept for the relay's whole life.
+        Ok(Writer::new(connection::open_own(Path::new(&self.path))?, owner))
+    }
+
+    fn reader(&self) -> Result<connection::Reader> {
+        connection::reader(&self.pool, Path::new(&self.path))
     }
 
     pub fn enqueue(conn: &rusqlite::Connection, intent: &Prepared<'_>) -> Result<Enqueued> {
         enqueue::enqueue(conn, intent)
     }
 
+    /// Runs `f` inside a savepoint that is undone where it fails or panics.
+    pub fn all_or_nothing<T>(
+        conn: &rusqlite::Connection,
+        f: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        enqueue::all_or_nothing(conn, f)
+    }
+
     pub fn entry(&self, id: i64) -> Result<Option<Entry>> {
-        read::entry(&*self.connection()?, id)
+        read::entry(&*self.reader()?, id)
     }
 
     pub fn entry_by_key(&self, tenant: &str, key: &str) -> Result<Option<Entry>> {
-        read::entry_by_key(&*self.connection()?, tenant, key)
+        read::entry_by_key(&*self.reader()?, tenant, key)
     }
 
     pub fn list(&self, filter: &Filter) -> Result<Vec<Entry>> {
-        read::list(&*self.connection()?, filter)
+        read::list(&*self.reader()?, filter)
     }
 
     pub fn audit(&self, id: i64) -> Result<Vec<AuditEvent>> {
-        read::audit(&*self.connection()?, id)
+        read::audit(&*self.reader()?, id)
     }
 
     pub fn stats(&self, now: i64) -> Result<Vec<OperationStats>> {
-        read::stats(&*self.connection()?, now)
+        read::stats(&*self.reader()?, now)
     }
 
     pub fn contracts(&self) -> Result<Vec<(String, Contract)>> {
-        contract::all(&*self.connection()?)
+        contract::all(&*self.reader()?)
     }
 
     pub fn register(

@@ -86,10 +86,8 @@ fn replay_in(
     now: i64,
 ) -> Result<()> {
     let row = check_replay(conn, id, now)?;
-    let due_at = match &row.ordering_key {
-        Some(key) if take_place(conn, &row, key)? => None,
-        _ => Some(now),
-    };
+    let must_wait = row.is_keyed && take_place(conn, id)?;
+    let due_at = (!must_wait).then_some(now);
     let mut statement = conn.prepare_cached(
         "UPDATE main.outbox_lease
          SET state = 'pending', due_at = :due_at, attempts = 0, tries = 0, lost = 0,
@@ -138,26 +136,36 @@ fn cautious(downstream: Downstream) -> Policy {
     }
 }
 
-/// Puts a row that later ones had passed back into its key's line. Returns whether it must wait
-/// until the row that acts now is done.
-fn take_place(conn: &Connection, row: &OperatorRow, ordering_key: &str) -> Result<bool> {
+/// Puts a row that later ones had passed back into its key's line. Returns whether it must wait:
+/// for an earlier one, or for one that is on the way.
+fn take_place(conn: &Connection, id: i64) -> Result<bool> {
     let mut insert = conn.prepare_cached(
         "INSERT INTO main.outbox_keyed (tenant_id, ordering_key, position, id)
-         SELECT ?1, ?2, ?3, ?3 WHERE NOT EXISTS (SELECT 1 FROM main.outbox_keyed WHERE id = ?3)",
+         SELECT tenant_id, ordering_key, id, id FROM main.outbox
+         WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM main.outbox_keyed WHERE id = ?1)",
     )?;
-    if insert.execute((&row.tenant_id, ordering_key, row.id))? == 0 {
-        return Ok(false);
+    insert.execute([id])?;
+    let mut first = conn.prepare_cached(
+        "SELECT k.id FROM main.outbox_keyed own
+         CROSS JOIN main.outbox_keyed k
+             ON k.tenant_id = own.tenant_id AND k.ordering_key = own.ordering_key
+         WHERE own.id = ?1 ORDER BY k.position, k.id LIMIT 1",
+    )?;
+    let first: i64 = first.query_row([id], |row| row.get(0))?;
+    if first != id {
+        return Ok(true);
     }
     let mut acting = conn.prepare_cached(
-        "SELECT l.id, l.state = 'in_flight' FROM main.outbox_keyed k
-         JOIN main.outbox_lease l ON l.id = k.id
-         WHERE k.tenant_id = ?1 AND k.ordering_key = ?2 AND k.id <> ?3
-           AND (l.state <> 'pending' OR l.due_at IS NOT NULL)
-         ORDER BY k.position, k.id LIMIT 1",
+        "SELECT l.id, l.state = 'in_flight' FROM main.outbox_keyed own
+         CROSS JOIN main.outbox_keyed k
+             ON k.tenant_id = own.tenant_id AND k.ordering_key = own.ordering_key
+         CROSS JOIN main.outbox_lease l ON l.id = k.id
+         WHERE own.id = ?1 AND k.id <> own.id
+           AND (l.state = 'in_flight' OR l.state = 'pending' AND l.due_at IS NOT NULL)
+         LIMIT 1",
     )?;
-    let acting: Option<(i64, bool)> = acting
-        .query_row((&row.tenant_id, ordering_key, row.id), |r| Ok((r.get(0)?, r.get(1)?)))
-        .optional()?;
+    let acting: Option<(i64, bool)> =
+        acting.query_row([id], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
     let Some((acting, in_flight)) = acting else { return Ok(false) };
     if !in_flight {
         let mut queue = conn.prepare_cached(
@@ -228,15 +236,14 @@ fn operator_event<'a>(
 pub(crate) struct OperatorRow {
     id: i64,
     operation: String,
-    tenant_id: String,
-    ordering_key: Option<String>,
+    is_keyed: bool,
     status: Status,
     facts: Facts,
 }
 
 fn find(conn: &Connection, id: i64) -> Result<OperatorRow> {
     let mut statement = conn.prepare_cached(
-        "SELECT o.operation, o.tenant_id, o.ordering_key, coalesce(r.status, l.state, 'pending'),
+        "SELECT o.operation, o.ordering_key IS NOT NULL, coalesce(r.status, l.state, 'pending'),
                 coalesce(l.attempts, r.attempts, 0), l.in_doubt_since
          FROM main.outbox o
          LEFT JOIN main.outbox_lease l ON l.id = o.id
@@ -249,12 +256,11 @@ fn find(conn: &Connection, id: i64) -> Result<OperatorRow> {
                 id,
                 // Hand-edited text must not keep an operator from acting on the row.
                 operation: read::lossy(row, 0)?,
-                tenant_id: read::lossy(row, 1)?,
-                ordering_key: read::lossy_option(row, 2)?,
-                status: Status::parse(&read::lossy(row, 3)?).unwrap_or(Status::NeedsReview),
+                is_keyed: row.get(1)?,
+                status: Status::parse(&read::lossy(row, 2)?).unwrap_or(Status::NeedsReview),
                 facts: Facts {
-                    attempts: row.get(4)?,
-                    in_doubt_since: row.get(5)?,
+                    attempts: read::counter(row, 3)?,
+                    in_doubt_since: row.get(4)?,
                     ..Facts::default()
                 },
             })

@@ -1,7 +1,9 @@
 //! Reading back. Text is read lossily: a hand-edited row must still be listed.
 
+use std::collections::BTreeMap;
+
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OptionalExtension, Row, named_params};
+use rusqlite::{Connection, OptionalExtension, Row, RowIndex, named_params};
 
 use crate::core::entry::{AuditEvent, Entry, Filter, OperationStats};
 use crate::core::outcome::Receipt;
@@ -57,7 +59,7 @@ fn bare_entry(conn: &Connection, id: i64) -> Result<Option<Entry>> {
             endpoint: lossy_option(row, 6)?,
             ordering_key: lossy_option(row, 7)?,
             status: Status::parse(&lossy(row, 8)?).unwrap_or(Status::NeedsReview),
-            attempts: row.get(9)?,
+            attempts: counter(row, 9)?,
             next_attempt_at: row.get(10)?,
             locked_until: row.get(11)?,
             locked_by: lossy_option(row, 12)?,
@@ -132,7 +134,7 @@ pub(crate) fn audit(conn: &Connection, id: i64) -> Result<Vec<AuditEvent>> {
             kind: lossy(row, 2)?,
             from_status: lossy(row, 3)?,
             status: lossy(row, 4)?,
-            attempt: row.get(5)?,
+            attempt: counter(row, 5)?,
             claimed_at: row.get(6)?,
             token: row.get(7)?,
             actor: lossy_option(row, 8)?,
@@ -146,7 +148,7 @@ pub(crate) fn audit(conn: &Connection, id: i64) -> Result<Vec<AuditEvent>> {
 
 /// Counts by operation. Settled intents are counted where they are settled, not here.
 pub(crate) fn stats(conn: &Connection, now: i64) -> Result<Vec<OperationStats>> {
-    let mut all: std::collections::BTreeMap<String, OperationStats> = Default::default();
+    let mut all: BTreeMap<String, OperationStats> = BTreeMap::new();
     let mut statement = conn.prepare_cached(
         "SELECT operation, state, count(*), min(CASE WHEN state = 'pending' AND due_at <= ?1 THEN due_at END)
          FROM main.outbox_lease GROUP BY operation, state
@@ -179,6 +181,12 @@ pub(crate) fn stats(conn: &Connection, now: i64) -> Result<Vec<OperationStats>> 
         }
     }
     Ok(all.into_values().collect())
+}
+
+/// A counter. One that was edited out of its range is read as the nearest that is in it.
+pub(super) fn counter(row: &Row<'_>, column: impl RowIndex) -> rusqlite::Result<u32> {
+    let value: i64 = row.get(column)?;
+    Ok(u32::try_from(value.max(0)).unwrap_or(u32::MAX))
 }
 
 /// Text of any kind, with what is not UTF-8 replaced.

@@ -2,6 +2,7 @@
 
 use rusqlite::{OptionalExtension, named_params};
 
+use super::read;
 use super::step::{Row, Rules, Step};
 use crate::core::decide::{self, Decision, Facts};
 use crate::core::outcome::{Outcome, Receipt};
@@ -26,14 +27,7 @@ impl Step<'_> {
         let Record { delivery, outcome, roll } = record;
         let policy = self.policy(rules)?;
         let decision = decide::decide(&delivery.facts, outcome, &policy, self.now, *roll);
-        let row = Row {
-            id: delivery.id,
-            operation: &delivery.operation,
-            tenant_id: &delivery.tenant_id,
-            ordering_key: delivery.ordering_key.as_deref(),
-            state: Status::InFlight,
-            token: Some(delivery.token),
-        };
+        let row = Row::claimed(delivery);
         let written = match outcome {
             Outcome::Succeeded(receipt) => {
                 self.settle(row, EventKind::Attempt, &decision, Some(receipt))?
@@ -113,7 +107,7 @@ impl Step<'_> {
         )?;
         let found = statement
             .query_row([id], |row| {
-                let attempts = row.get(1)?;
+                let attempts = read::counter(row, 1)?;
                 let claimed_at = row.get::<_, Option<i64>>(2)?.unwrap_or_default();
                 let facts = Facts { attempts, claimed_at, ..Facts::default() };
                 Ok((row.get::<_, String>(0)?, facts))

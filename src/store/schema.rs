@@ -17,11 +17,11 @@ pub(crate) struct Meta {
     pub payload_max: usize,
 }
 
-/// Creates the tables where there are none and that is allowed, refuses what is not ours or newer, and checks that
-/// nothing is missing.
+/// Creates the tables where there are none and that is allowed, refuses what is not ours or
+/// newer, and checks that nothing is missing.
 pub(crate) fn ensure(conn: &Connection, path: &Path, may_create: bool) -> Result<Meta> {
     let shown = path.display();
-    if version(conn).map_err(|e| e.context(&shown))?.is_none() {
+    if !has_meta(conn).map_err(|e| e.context(&shown))? {
         if !may_create {
             return Err(Error::new(ErrorKind::Schema, format!("{shown}: has no outbox")));
         }
@@ -60,7 +60,7 @@ pub(crate) fn ensure(conn: &Connection, path: &Path, may_create: bool) -> Result
 fn create(conn: &Connection) -> Result<()> {
     let tx = rusqlite::Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
     // Another process may have created them while this one waited for the lock.
-    if version(&tx)?.is_none() {
+    if !has_meta(&tx)? {
         refuse_foreign(&tx)?;
         tx.execute_batch(SCHEMA)?;
     }
@@ -68,16 +68,14 @@ fn create(conn: &Connection) -> Result<()> {
     Ok(())
 }
 
-/// The version in the file, or `None` where it has no outbox.
+fn has_meta(conn: &Connection) -> Result<bool> {
+    let exists = "SELECT EXISTS (SELECT 1 FROM main.sqlite_schema
+                                 WHERE type = 'table' AND name = 'outbox_meta')";
+    Ok(conn.query_row(exists, [], |row| row.get(0))?)
+}
+
+/// The version in the file, or `None` where the row that says it is gone.
 fn version(conn: &Connection) -> Result<Option<i64>> {
-    let exists: bool = conn.query_row(
-        "SELECT EXISTS (SELECT 1 FROM main.sqlite_schema WHERE type = 'table' AND name = 'outbox_meta')",
-        [],
-        |row| row.get(0),
-    )?;
-    if !exists {
-        return Ok(None);
-    }
     conn.query_row("SELECT schema_version FROM main.outbox_meta WHERE id = 1", [], |row| row.get(0))
         .optional()
         .map_err(|error| {
@@ -98,7 +96,7 @@ fn refuse_foreign(conn: &Connection) -> Result<()> {
             .optional()?;
         if let Some(kind) = taken {
             let text = format!(
-                "the file has a {kind} called {}, which is not sqlite-outbox's; rename it or use \
+                "the file has its own {kind} {}, which is not sqlite-outbox's; rename it or use \
                  another file",
                 object.name
             );

@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rusqlite::{Transaction, TransactionBehavior, named_params};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, named_params};
 
-use super::connection::PooledConnection;
 use super::contract::{self, Contract};
 use super::schema;
 use crate::clock::Clock;
@@ -16,10 +15,11 @@ use crate::core::outcome::Receipt;
 use crate::core::status::Status;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind};
+use crate::handler::Delivery;
 
 /// A relay's write connection.
 pub(crate) struct Writer {
-    conn: PooledConnection,
+    conn: Connection,
     owner: String,
 }
 
@@ -33,32 +33,23 @@ pub(crate) struct Rules {
 }
 
 impl Writer {
-    pub(super) fn new(conn: PooledConnection, owner: String) -> Self {
+    pub(super) fn new(conn: Connection, owner: String) -> Self {
         Self { conn, owner }
     }
 
-    /// Whether anything is due now for this operation, without taking the write lock.
-    pub fn has_due(&self, operation: &str, now: i64) -> Result<bool> {
-        let mut statement = self.conn.prepare_cached(
-            "SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
-                            WHERE operation = ?1 AND state = 'pending' AND due_at <= ?2)
-                 OR EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
-                            WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2)",
-        )?;
-        Ok(statement.query_row((operation, now), |row| row.get(0))?)
+    /// Whether anything is due now for this operation, without taking the write lock: a row of
+    /// this shard, or anybody's lease that ran out.
+    pub fn has_due(&self, operation: &str, shard: (u32, u32), now: i64) -> Result<bool> {
+        let mut statement = self.conn.prepare_cached(HAS_DUE)?;
+        let (index, count) = shard;
+        Ok(statement.query_row((operation, now, count, index), |row| row.get(0))?)
     }
 
     /// When the next row of this operation comes due, or the next lease of it runs out.
-    pub fn next_due(&self, operation: &str) -> Result<Option<i64>> {
-        let mut statement = self.conn.prepare_cached(
-            "SELECT min(due_at) FROM (
-                 SELECT min(due_at) AS due_at FROM main.outbox_lease INDEXED BY outbox_lease_due
-                 WHERE operation = ?1 AND state = 'pending' AND due_at IS NOT NULL
-                 UNION ALL
-                 SELECT min(due_at) FROM main.outbox_lease INDEXED BY outbox_lease_due
-                 WHERE operation = ?1 AND state = 'in_flight' AND due_at IS NOT NULL)",
-        )?;
-        Ok(statement.query_row([operation], |row| row.get(0))?)
+    pub fn next_due(&self, operation: &str, shard: (u32, u32)) -> Result<Option<i64>> {
+        let mut statement = self.conn.prepare_cached(NEXT_DUE)?;
+        let (index, count) = shard;
+        Ok(statement.query_row((operation, count, index), |row| row.get(0))?)
     }
 
     /// The operations that have rows which may act, found by skipping through the index.
@@ -107,6 +98,25 @@ impl Writer {
     }
 }
 
+pub(super) const HAS_DUE: &str = "
+    SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
+                   WHERE operation = ?1 AND state = 'pending' AND due_at <= ?2 AND id % ?3 = ?4)
+        OR EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
+                   WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2)";
+
+pub(super) const NEXT_DUE: &str = "
+    SELECT min(due_at) FROM (
+        SELECT (SELECT due_at FROM main.outbox_lease INDEXED BY outbox_lease_due
+                WHERE operation = ?1 AND state = 'pending' AND due_at IS NOT NULL AND id % ?2 = ?3
+                ORDER BY due_at, id LIMIT 1) AS due_at
+        UNION ALL
+        SELECT min(due_at) FROM main.outbox_lease INDEXED BY outbox_lease_due
+        WHERE operation = ?1 AND state = 'in_flight' AND due_at IS NOT NULL)";
+
+pub(super) const HEAD: &str = "
+    SELECT id FROM main.outbox_keyed WHERE tenant_id = ?1 AND ordering_key = ?2
+    ORDER BY position, id LIMIT 1";
+
 /// An open step.
 pub(crate) struct Step<'a> {
     pub(super) tx: Transaction<'a>,
@@ -134,6 +144,20 @@ pub(super) struct Row<'a> {
     pub ordering_key: Option<&'a str>,
     pub state: Status,
     pub token: Option<i64>,
+}
+
+impl<'a> Row<'a> {
+    /// The row of a delivery, under its claim.
+    pub fn claimed(delivery: &'a Delivery) -> Self {
+        Self {
+            id: delivery.id,
+            operation: &delivery.operation,
+            tenant_id: &delivery.tenant_id,
+            ordering_key: delivery.ordering_key.as_deref(),
+            state: Status::InFlight,
+            token: Some(delivery.token),
+        }
+    }
 }
 
 impl Step<'_> {
@@ -221,8 +245,7 @@ impl Step<'_> {
         if let Some(ordering_key) = row.ordering_key {
             match decision.status {
                 Status::Dead if on_dead == OnDead::Continue => self.leave_line(row.id)?,
-                Status::Pending => self.yield_to_earlier(row.id, row.tenant_id, ordering_key)?,
-                _ => {}
+                _ => self.yield_to_earlier(row.id, row.tenant_id, ordering_key)?,
             }
         }
         self.event(row, kind, decision.status, decision, None)?;
@@ -284,21 +307,17 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// A row that waits again gives way to an earlier one of its key that was replayed meanwhile.
+    /// A row that is not on the way any more gives way to an earlier one of its key that was
+    /// replayed meanwhile.
     pub(super) fn yield_to_earlier(
         &self,
         id: i64,
         tenant_id: &str,
         ordering_key: &str,
     ) -> Result<()> {
-        let mut statement = self.tx.prepare_cached(
-            "SELECT id FROM main.outbox_keyed WHERE tenant_id = ?1 AND ordering_key = ?2
-             ORDER BY position, id LIMIT 1",
-        )?;
-        let first: i64 = statement.query_row((tenant_id, ordering_key), |row| row.get(0))?;
-        if first == id {
-            return Ok(());
-        }
+        let mut statement = self.tx.prepare_cached(HEAD)?;
+        let first = statement.query_row((tenant_id, ordering_key), |row| row.get::<_, i64>(0));
+        let Some(first) = first.optional()?.filter(|&first| first != id) else { return Ok(()) };
         let mut queue = self.tx.prepare_cached(
             "UPDATE main.outbox_lease SET due_at = NULL WHERE id = ?1 AND state = 'pending'",
         )?;
@@ -362,7 +381,7 @@ impl Step<'_> {
 
 /// Adds to the number of intents that were ever settled.
 pub(super) fn add_settled(
-    conn: &rusqlite::Connection,
+    conn: &Connection,
     operation: &str,
     status: Status,
     count: i64,
@@ -391,16 +410,17 @@ pub(super) struct NewEvent<'a> {
     pub downstream_id: Option<&'a str>,
 }
 
-pub(super) fn insert_event(conn: &rusqlite::Connection, event: &NewEvent<'_>) -> Result<()> {
-    let mut statement = conn.prepare_cached(
-        "INSERT INTO main.outbox_event
-             (outbox_id, seq, at, kind, from_status, status, attempt, claimed_at, token, actor,
-              error_class, reason, downstream_id)
-         VALUES (:outbox_id,
-                 (SELECT coalesce(max(seq), 0) + 1 FROM main.outbox_event WHERE outbox_id = :outbox_id),
-                 :at, :kind, :from_status, :status, :attempt, :claimed_at, :token, :actor,
-                 :error_class, :reason, :downstream_id)",
-    )?;
+pub(super) const INSERT_EVENT: &str = "
+    INSERT INTO main.outbox_event
+        (outbox_id, seq, at, kind, from_status, status, attempt, claimed_at, token, actor,
+         error_class, reason, downstream_id)
+    VALUES (:outbox_id,
+            (SELECT coalesce(max(seq), 0) + 1 FROM main.outbox_event WHERE outbox_id = :outbox_id),
+            :at, :kind, :from_status, :status, :attempt, :claimed_at, :token, :actor,
+            :error_class, :reason, :downstream_id)";
+
+pub(super) fn insert_event(conn: &Connection, event: &NewEvent<'_>) -> Result<()> {
+    let mut statement = conn.prepare_cached(INSERT_EVENT)?;
     statement.execute(named_params! {
         ":outbox_id": event.outbox_id,
         ":at": event.at,

@@ -1,32 +1,45 @@
 //! One binary for all integration tests.
-
+#![allow(clippy::similar_names, clippy::items_after_statements)]
 #[cfg(feature = "http")]
 mod answers;
+mod cancel;
 mod cases;
 #[cfg(feature = "http")]
 mod checklist;
 #[cfg(feature = "http")]
 mod child;
+mod claim;
 #[cfg(feature = "cli")]
 mod cli;
 mod clients;
+mod conflict;
 mod contention;
 #[cfg(feature = "http")]
 mod crash;
 mod downstream;
+mod enqueue;
 #[cfg(feature = "http")]
 mod flow;
+mod guard;
 #[cfg(feature = "http")]
 mod http;
+mod late;
 #[cfg(feature = "http")]
 mod limits;
+mod order;
+mod poison;
 #[cfg(feature = "http")]
 mod process;
 mod record;
+mod relay;
+mod replay;
 #[cfg(feature = "http")]
 mod retries;
+mod schema;
 #[cfg(feature = "http")]
 mod secrets;
+mod tidy;
+mod transaction;
 #[cfg(feature = "http")]
 mod transport;
 #[cfg(feature = "http")]

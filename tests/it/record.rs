@@ -1,6 +1,6 @@
 //! What a recorded outcome does to a row.
 
-use sqlite_outbox::{ErrorKind, Status};
+use sqlite_outbox::{Delivery, ErrorKind, Status};
 
 use crate::world::{
     DEDUPLICATES, START, World, limited, maybe_sent, needs_review, not_sent, pay, rejected,
@@ -52,7 +52,7 @@ fn five_ambiguous_failures_then_success() {
     assert_eq!(due, [1000, 2000, 4000, 8000, 16000]);
     assert_eq!(relay.drain().unwrap().succeeded, 1);
     assert_eq!(world.entry(id).attempts, 6);
-    let keys: Vec<_> = world.script.seen().iter().map(|d| d.wire_key()).collect();
+    let keys: Vec<_> = world.script.seen().iter().map(Delivery::wire_key).collect();
     assert_eq!(keys.len(), 6);
     assert!(keys.iter().all(|key| *key == keys[0]));
 }
@@ -117,7 +117,7 @@ fn rejection_buries_at_once_and_replay_gives_a_fresh_budget() {
     world.drain(DEDUPLICATES);
     assert_eq!(world.entry(id).status, Status::Succeeded);
     let keys: Vec<_> =
-        world.script.seen().iter().filter(|d| d.id() == id).map(|d| d.wire_key()).collect();
+        world.script.seen().iter().filter(|d| d.id() == id).map(Delivery::wire_key).collect();
     assert_eq!(keys.len(), 2);
     assert_eq!(keys[0], keys[1]);
     assert_eq!(

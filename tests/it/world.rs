@@ -61,6 +61,11 @@ impl World {
         Connection::open(self.path()).unwrap().execute(sql, []).unwrap()
     }
 
+    /// Several statements, as from a shell: also ones that our guards are not meant to allow.
+    pub fn batch(&self, sql: &str) {
+        Connection::open(self.path()).unwrap().execute_batch(sql).unwrap();
+    }
+
     /// One number from the file.
     pub fn number(&self, sql: &str) -> i64 {
         Connection::open(self.path()).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
@@ -76,12 +81,22 @@ impl World {
 
     /// A relay with one worker, so that a drain is exact, for the operation `pay`.
     pub fn relay(&self, downstream: Downstream) -> Relay {
-        Relay::builder(&self.outbox)
-            .operation("pay", self.operation(downstream))
-            .workers(1)
-            .seed(7)
-            .build()
-            .unwrap()
+        relay_on(&self.outbox, self.operation(downstream))
+    }
+
+    /// The file as another process sees it: through an outbox of its own, on the same clock.
+    pub fn second(&self) -> Outbox {
+        Outbox::builder().clock(self.clock.clone()).open(self.path()).unwrap()
+    }
+
+    /// A relay as of another process, with one worker and this handler for `pay`.
+    pub fn other_relay(
+        &self,
+        downstream: Downstream,
+        handler: impl Fn(&Delivery) -> Outcome + Send + Sync + 'static,
+    ) -> Relay {
+        let operation = Operation::new(downstream, handler).backoff(exact_backoff());
+        relay_on(&self.second(), operation)
     }
 
     /// The scripted handler with delays that can be computed: 1 s, 2 s, 4 s and so on.
@@ -113,6 +128,30 @@ impl World {
     pub fn story(&self, id: i64) -> Vec<String> {
         let trail = self.outbox.audit(id).unwrap();
         trail.iter().map(|e| format!("{}:{}>{}", e.kind, e.from_status, e.status)).collect()
+    }
+}
+
+/// A relay with one worker for the operation `pay`.
+pub fn relay_on(outbox: &Outbox, pay: Operation) -> Relay {
+    Relay::builder(outbox).operation("pay", pay).workers(1).seed(7).build().unwrap()
+}
+
+pub fn succeeded(downstream_id: &str) -> Outcome {
+    Outcome::Succeeded(Receipt::new().downstream_id(downstream_id))
+}
+
+/// A handler that does something of the test's in the middle of its first delivery.
+pub fn interrupted(
+    meanwhile: impl FnOnce() + Send + 'static,
+    outcome: Outcome,
+) -> impl Fn(&Delivery) -> Outcome + Send + Sync + 'static {
+    let meanwhile = Mutex::new(Some(meanwhile));
+    move |_: &Delivery| {
+        let first = meanwhile.lock().unwrap().take();
+        if let Some(first) = first {
+            first();
+        }
+        outcome.clone()
     }
 }
 

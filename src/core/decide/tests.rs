@@ -1,0 +1,221 @@
+//! What holds for every row, outcome and policy.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::core::backoff::Jitter;
+use crate::core::outcome::Receipt;
+
+const NOW: i64 = 1_800_000_000_000;
+const HOUR: i64 = 3_600_000;
+
+fn facts() -> impl Strategy<Value = Facts> {
+    let before = || NOW - 100 * HOUR..=NOW;
+    (
+        1_u32..30,
+        0_u32..30,
+        0_u32..5,
+        prop::option::of(before()),
+        prop::option::of(before()),
+        prop::option::of(NOW - HOUR..NOW + HOUR),
+        before(),
+    )
+        .prop_map(
+            |(attempts, more, lost, in_doubt_since, first_sent_at, expires_at, claimed_at)| {
+                let tries = attempts + more;
+                Facts {
+                    attempts,
+                    tries,
+                    lost,
+                    in_doubt_since,
+                    first_sent_at,
+                    expires_at,
+                    claimed_at,
+                }
+            },
+        )
+}
+
+fn failure() -> impl Strategy<Value = Failure> {
+    let class = prop::sample::select(vec!["timeout", "conflict", "limited"]);
+    (class, prop::option::of(0_u64..200_000)).prop_map(|(class, retry_after)| {
+        let failure = Failure::new(class, "it failed");
+        match retry_after {
+            Some(seconds) => failure.retry_after(Duration::from_secs(seconds)),
+            None => failure,
+        }
+    })
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    prop_oneof![
+        Just(Outcome::Succeeded(Receipt::new())),
+        failure().prop_map(Outcome::NotSent),
+        failure().prop_map(Outcome::MaybeSent),
+        failure().prop_map(Outcome::Transient),
+        failure().prop_map(Outcome::Limited),
+        failure().prop_map(Outcome::Rejected),
+        failure().prop_map(Outcome::NeedsReview),
+    ]
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    let window = (1_u64..200).prop_map(|hours| Downstream::DeduplicatesByKey {
+        window: Duration::from_secs(hours * 3600),
+    });
+    let downstream = prop_oneof![Just(Downstream::Unprotected), window];
+    let jitter = prop::sample::select(vec![Jitter::Full, Jitter::Equal, Jitter::None]);
+    let exponential =
+        (1_u64..100_000, 0_u64..10_000_000, jitter).prop_map(|(base, more, jitter)| {
+            let (base, cap) = (Duration::from_millis(base), Duration::from_millis(base + more));
+            Backoff::Exponential { base, cap, jitter }
+        });
+    let schedule = prop::collection::vec((0_u64..100_000).prop_map(Duration::from_secs), 1..6);
+    let backoff = prop_oneof![exponential, schedule.prop_map(Backoff::Schedule)];
+    (downstream, backoff, 1_u32..20, 1_u64..200, 1_u64..48).prop_map(
+        |(downstream, backoff, attempts_max, give_up, retry_after)| Policy {
+            downstream,
+            backoff,
+            attempts_max,
+            give_up_after: Duration::from_secs(give_up * 3600),
+            retry_after_max: Duration::from_secs(retry_after * 3600),
+            time_limit: Duration::from_secs(60),
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_second_request_is_never_unsafe(
+        facts in facts(), outcome in outcome(), policy in policy(), roll in 0.0..1.0,
+    ) {
+        let decision = decide(&facts, &outcome, &policy, NOW, roll);
+        if matches!(outcome, Outcome::MaybeSent(_)) {
+            prop_assert!(decision.facts.in_doubt_since.is_some());
+            if policy.downstream == Downstream::Unprotected {
+                prop_assert_eq!(decision.status, Status::Unknown);
+            }
+        }
+        let lost = decide_lost(&facts, &policy, NOW);
+        if policy.downstream == Downstream::Unprotected {
+            prop_assert_ne!(lost.status, Status::Pending);
+        }
+        // Whatever is pending is asked about once more, and then nothing in doubt goes to a
+        // downstream that does not deduplicate, or that may have forgotten the key.
+        for decision in [decision, lost] {
+            let Some(since) = decision.facts.in_doubt_since else { continue };
+            let may_be_sent = decision.status == Status::Pending
+                && decide_before_send(&decision.facts, &policy, NOW).is_none();
+            if may_be_sent {
+                let Downstream::DeduplicatesByKey { window } = policy.downstream else {
+                    return Err(TestCaseError::fail("an unprotected downstream would be asked twice"));
+                };
+                prop_assert!(NOW + millis(policy.time_limit) <= since + millis(window));
+            }
+        }
+    }
+
+    #[test]
+    fn doubt_is_never_buried_or_forgotten(
+        facts in facts(), outcome in outcome(), policy in policy(), roll in 0.0..1.0,
+    ) {
+        let before_send = decide_before_send(&facts, &policy, NOW);
+        let decided = [decide(&facts, &outcome, &policy, NOW, roll), decide_lost(&facts, &policy, NOW)];
+        for decision in decided.into_iter().chain(before_send) {
+            if let Some(since) = facts.in_doubt_since {
+                prop_assert_eq!(decision.facts.in_doubt_since, Some(since));
+            }
+            if decision.facts.in_doubt_since.is_some() {
+                prop_assert_ne!(decision.status, Status::Dead);
+            }
+            prop_assert!(!matches!(decision.status, Status::InFlight | Status::Cancelled));
+        }
+    }
+
+    #[test]
+    fn what_is_pending_is_due_later_and_within_its_budget(
+        facts in facts(), outcome in outcome(), policy in policy(), roll in 0.0..1.0,
+    ) {
+        let decision = decide(&facts, &outcome, &policy, NOW, roll);
+        prop_assert_eq!(decision.due_at.is_some(), decision.status == Status::Pending);
+        prop_assert_eq!(decision.facts.lost, 0);
+        prop_assert!(decision.facts.attempts <= facts.attempts);
+        let Some(due_at) = decision.due_at else { return Ok(()) };
+        prop_assert!(due_at >= NOW);
+        if !matches!(outcome, Outcome::NotSent(_)) {
+            prop_assert!(decision.facts.attempts < policy.attempts_max);
+            let first = decision.facts.first_sent_at.expect("it was sent");
+            prop_assert!(due_at <= first + millis(policy.give_up_after));
+        }
+        if let Some(asked) = outcome.failure().and_then(|failure| failure.retry_after) {
+            prop_assert!(due_at >= NOW + millis(asked.min(policy.retry_after_max)));
+            // Never longer than the cap, unless the backoff itself is.
+            let backoff = policy.backoff.delay(u32::MAX, 1.0).max(policy.backoff.delay(1, 1.0));
+            if let Backoff::Exponential { .. } = policy.backoff {
+                prop_assert!(due_at <= NOW + millis(policy.retry_after_max.max(backoff)));
+            }
+        }
+    }
+
+    #[test]
+    fn what_provably_never_left_is_tried_for_ever(
+        facts in facts(), failure in failure(), policy in policy(), roll in 0.0..1.0,
+    ) {
+        let decision = decide(&facts, &Outcome::NotSent(failure), &policy, NOW, roll);
+        prop_assert_eq!(decision.status, Status::Pending);
+        prop_assert_eq!(decision.facts.attempts, facts.attempts - 1);
+        prop_assert_eq!(decision.facts.tries, facts.tries);
+        prop_assert_eq!(decision.facts.first_sent_at, facts.first_sent_at);
+    }
+
+    #[test]
+    fn a_process_may_die_three_times_with_a_row(facts in facts(), policy in policy()) {
+        let decision = decide_lost(&facts, &policy, NOW);
+        prop_assert_eq!(decision.facts.lost, facts.lost + 1);
+        prop_assert!(decision.facts.attempts == facts.attempts, "the claim has counted it");
+        if facts.lost >= 2 {
+            prop_assert_eq!(decision.status, Status::NeedsReview);
+        }
+        if decision.status == Status::Pending {
+            prop_assert_eq!(decision.due_at, Some(NOW));
+        }
+    }
+
+    #[test]
+    fn only_what_is_safe_is_replayed(facts in facts(), policy in policy()) {
+        for status in Status::ALL {
+            let may = may_replay(status, &facts, &policy, NOW);
+            prop_assert!(!may || matches!(status, Status::Dead | Status::NeedsReview));
+            if may && status == Status::NeedsReview {
+                prop_assert_ne!(policy.downstream, Downstream::Unprotected);
+            }
+        }
+    }
+}
+
+/// What never left costs the time it takes, not the time to give up: that begins with the first
+/// attempt that may have left.
+#[test]
+fn the_time_to_give_up_begins_with_the_first_request() {
+    let policy = Policy {
+        downstream: Downstream::DeduplicatesByKey { window: Duration::from_secs(86_400) },
+        backoff: Backoff::Schedule(vec![Duration::from_secs(10)]),
+        attempts_max: 100,
+        give_up_after: Duration::from_secs(60),
+        retry_after_max: Duration::from_secs(3600),
+        time_limit: Duration::from_secs(5),
+    };
+    let offline = Outcome::NotSent(Failure::new("connect", "refused"));
+    let transient = Outcome::Transient(Failure::new("transient", "answered 408"));
+    let mut facts = Facts { claimed_at: NOW, attempts: 1, tries: 1, ..Facts::default() };
+    facts = decide(&facts, &offline, &policy, NOW + 900 * HOUR, 0.0).facts;
+    assert_eq!(facts.first_sent_at, None);
+    let claimed_at = NOW + 901 * HOUR;
+    facts = Facts { claimed_at, attempts: 1, tries: 2, ..facts };
+    let first = decide(&facts, &transient, &policy, claimed_at, 0.0);
+    assert_eq!((first.status, first.due_at), (Status::Pending, Some(claimed_at + 10_000)));
+    let last = decide(&first.facts, &transient, &policy, claimed_at + 50_001, 0.0);
+    assert_eq!(last.status, Status::Dead);
+}

@@ -1,0 +1,76 @@
+//! What waits for a worker. A channel would hand out strictly in turn; here a delivery whose
+//! operation has as many workers as it may have lets others pass.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::worker::Work;
+
+/// Deliveries on their way to the workers. Bounded by how many rows a relay may hold.
+#[derive(Default)]
+pub(super) struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Work>,
+    /// Workers busy with a lane.
+    busy: HashMap<usize, usize>,
+    closed: bool,
+}
+
+impl Queue {
+    pub fn push(&self, work: Work) {
+        self.lock().waiting.push_back(work);
+        self.changed.notify_one();
+    }
+
+    /// The next delivery that may run, once there is one; `None` when the queue is closed.
+    pub fn next(&self) -> Option<Work> {
+        let mut state = self.lock();
+        loop {
+            if state.closed {
+                return None;
+            }
+            if let Some(work) = state.take_next() {
+                return Some(work);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Frees the place that a delivery of this lane took.
+    pub fn done(&self, lane: usize) {
+        if let Some(busy) = self.lock().busy.get_mut(&lane) {
+            *busy = busy.saturating_sub(1);
+        }
+        self.changed.notify_one();
+    }
+
+    /// Takes back everything that no worker has started.
+    pub fn take_back(&self) -> VecDeque<Work> {
+        std::mem::take(&mut self.lock().waiting)
+    }
+
+    /// Sends the workers home.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn take_next(&mut self) -> Option<Work> {
+        let busy = |lane| self.busy.get(&lane).copied().unwrap_or_default();
+        let place = self.waiting.iter().position(|work| busy(work.lane) < work.workers_max)?;
+        let work = self.waiting.remove(place)?;
+        *self.busy.entry(work.lane).or_default() += 1;
+        Some(work)
+    }
+}

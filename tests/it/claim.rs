@@ -1,0 +1,434 @@
+//! Which rows are taken, by whom, and what becomes of a taking that ends without an outcome.
+
+use std::sync::{Arc, Barrier, Mutex};
+use std::time::Duration;
+
+use sqlite_outbox::Downstream::{DeduplicatesByKey, Unprotected};
+use sqlite_outbox::{Delivery, ErrorKind, Operation, Outcome, Relay, Status};
+
+use crate::world::{
+    DEDUPLICATES, START, World, exact_backoff, interrupted, maybe_sent, not_sent, pay, rejected,
+    relay_on, succeeded, transient,
+};
+
+/// Past the lease of 90 s.
+const PAST_THE_LEASE: u64 = 91;
+
+/// Leaves what is due claimed by a relay that is never heard of again.
+fn lose(world: &World, times: u32) {
+    world.sql(&format!(
+        "UPDATE outbox_lease SET state = 'in_flight', owner = 'lost', token = 0, attempts = attempts + 1,
+                tries = tries + 1, claimed_at = {0}, due_at = {0} + 90000, lost = {1}
+         WHERE id = 1 AND state = 'pending'",
+        sqlite_outbox::Clock::now(&world.clock),
+        times - 1
+    ));
+    world.advance(PAST_THE_LEASE);
+}
+
+/// Claiming is one step: a row that one relay has taken is invisible to all others.
+#[test]
+fn of_two_claimers_one_wins_each_row() {
+    const ROUNDS: usize = 1000;
+    let world = World::new();
+    let intents: Vec<_> = (0..ROUNDS).map(|n| pay(&n.to_string())).collect();
+    let start = Barrier::new(2);
+    let seen: Arc<Mutex<Vec<(i64, i64)>>> = Arc::default();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let (world, start, intents, sees) = (&world, &start, &intents, Arc::clone(&seen));
+            scope.spawn(move || {
+                let relay = world.other_relay(DEDUPLICATES, move |delivery: &Delivery| {
+                    sees.lock().unwrap().push((delivery.id(), delivery.token()));
+                    succeeded("once")
+                });
+                start.wait();
+                for chunk in intents.chunks(100) {
+                    world.outbox.transact(|tx| world.outbox.enqueue_all(tx, chunk)).unwrap();
+                    relay.drain().expect("no lock error escapes");
+                }
+            });
+        }
+    });
+    world.drain(DEDUPLICATES);
+    let mut ids: Vec<i64> = seen.lock().unwrap().iter().map(|(id, _)| *id).collect();
+    assert_eq!(ids.len(), ROUNDS);
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), ROUNDS);
+    assert_eq!(world.number("SELECT count(*) FROM outbox_receipt WHERE attempts = 1"), 1000);
+}
+
+/// Waiting was once counted as lease time, and the row handed out again and again.
+#[test]
+fn rows_that_wait_hold_no_lease() {
+    let world = World::new();
+    let scheduled = world.enqueue(&pay("a").delay(Duration::from_secs(1000)));
+    let retrying = world.enqueue(&pay("b"));
+    world.script.then(transient());
+    world.drain(DEDUPLICATES);
+    for id in [scheduled, retrying] {
+        let entry = world.entry(id);
+        assert_eq!(
+            (entry.status, entry.locked_until, entry.locked_by),
+            (Status::Pending, None, None)
+        );
+    }
+    assert_eq!(world.number("SELECT count(*) FROM outbox_lease WHERE token IS NOT NULL"), 0);
+    world.advance(999);
+    for _ in 0..3 {
+        world.drain(DEDUPLICATES);
+    }
+    assert_eq!(world.entry(scheduled).attempts, 0);
+    world.advance(1);
+    world.drain(DEDUPLICATES);
+    assert_eq!(world.entry(scheduled).attempts, 1);
+}
+
+/// The highest id seen is no bookmark: a lower one may come due later.
+#[test]
+fn rows_are_found_by_state_not_by_id() {
+    let world = World::new();
+    for entity in ["a", "b", "c", "d", "e"] {
+        world.enqueue(&pay(entity));
+    }
+    world.script.then(succeeded("1")).then(rejected());
+    let relay = world.relay(DEDUPLICATES);
+    assert_eq!(relay.drain().unwrap().succeeded, 4);
+    world.outbox.replay(2, "alice", None).unwrap();
+    world.enqueue(&pay("f"));
+    assert_eq!(relay.drain().unwrap().succeeded, 2);
+    assert_eq!(world.number("SELECT count(*) FROM outbox_lease"), 0);
+}
+
+#[test]
+fn the_clock_going_back_sends_nothing_early() {
+    let world = World::new();
+    for n in 0..20 {
+        world.enqueue(&pay(&n.to_string()).delay(Duration::from_secs(n * 60)));
+    }
+    let relay = world.relay(DEDUPLICATES);
+    assert_eq!(relay.drain().unwrap().succeeded, 1);
+    world.clock.set(START - 600_000);
+    assert_eq!(relay.drain().unwrap().succeeded, 0);
+    world.clock.set(START + 600_000);
+    assert_eq!(relay.drain().unwrap().succeeded, 10);
+}
+
+#[test]
+fn tokens_rise_with_every_claim() {
+    let world = World::new();
+    let (id, _) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
+    world.script.then(rejected()).then(transient());
+    let relay = world.relay(DEDUPLICATES);
+    for round in 0..20 {
+        relay.drain().unwrap();
+        if round % 3 == 0 && world.entry(id).status == Status::Dead {
+            world.outbox.replay(id, "alice", None).unwrap();
+        }
+        if world.entry(id).status.is_settled() {
+            break;
+        }
+        world.advance(5);
+        world.script.then(if round % 2 == 0 { rejected() } else { not_sent() });
+    }
+    let seen = world.script.seen();
+    let tokens: Vec<i64> =
+        seen.iter().filter(|delivery| delivery.id() == id).map(Delivery::token).collect();
+    assert!(tokens.len() > 3, "{tokens:?}");
+    assert!(tokens.windows(2).all(|pair| pair[0] < pair[1]), "{tokens:?}");
+    let all: Vec<i64> = seen.iter().map(Delivery::token).collect();
+    assert!(all.is_sorted(), "{all:?}");
+    assert_eq!(world.number("SELECT token FROM outbox_meta"), *all.last().unwrap());
+}
+
+/// A lease that ran out cost one attempt of many, yet the row landed among the dead.
+#[test]
+fn a_lost_lease_costs_one_attempt() {
+    let world = World::new();
+    let (id, other) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
+    lose(&world, 1);
+    world.script.then(transient()).then(transient());
+    let relay = world.relay(DEDUPLICATES);
+    relay.drain().unwrap();
+    assert_eq!(world.story(id)[0], "lease_lost:in_flight>pending");
+    assert!(world.outbox.audit(id).unwrap()[0].reason.as_ref().unwrap().contains("lease expired"));
+    assert_eq!((world.entry(id).status, world.entry(id).attempts), (Status::Pending, 2));
+    assert_eq!(world.entry(other).attempts, 1);
+    world.advance(10);
+    assert_eq!(relay.drain().unwrap().succeeded, 2);
+}
+
+#[test]
+fn a_lost_lease_of_an_unprotected_downstream_is_unknown() {
+    let world = World::new();
+    let (id, other) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
+    lose(&world, 1);
+    world.drain(Unprotected);
+    assert_eq!((world.entry(id).status, world.entry(id).attempts), (Status::Unknown, 1));
+    assert_eq!(world.entry(other).status, Status::Succeeded);
+    // A relay that claims more is promised obeys the stored contract.
+    world.advance(1000);
+    world.drain(DEDUPLICATES);
+    assert_eq!(world.entry(id).status, Status::Unknown);
+    assert_eq!(world.script.seen().len(), 1);
+}
+
+/// A row whose processes die is tried alone, so that its neighbours keep their budget, and not
+/// for ever.
+#[test]
+fn a_row_that_kills_its_process_is_found() {
+    let world = World::new();
+    let id = world.enqueue(&pay("killer"));
+    for n in 0..5 {
+        world.enqueue(&pay(&n.to_string()));
+    }
+    lose(&world, 1);
+    let held = Arc::new(Mutex::new(Vec::new()));
+    let (counts, outbox) = (Arc::clone(&held), world.second());
+    let relay = relay_on(
+        &world.outbox,
+        Operation::new(DEDUPLICATES, move |delivery: &Delivery| {
+            let in_flight = sqlite_outbox::Filter {
+                status: Some(Status::InFlight),
+                ..sqlite_outbox::Filter::default()
+            };
+            let held = outbox.list(&in_flight).unwrap().len();
+            counts.lock().unwrap().push((delivery.id(), held));
+            if delivery.id() == 1 { transient() } else { succeeded("ok") }
+        })
+        .backoff(exact_backoff()),
+    );
+    assert_eq!(relay.drain().unwrap().succeeded, 5);
+    let alone: Vec<_> = held.lock().unwrap().iter().filter(|(id, _)| *id == 1).copied().collect();
+    assert_eq!(alone, [(1, 1)], "claimed alone");
+
+    world.advance(100);
+    lose(&world, 3);
+    world.enqueue(&pay("neighbour"));
+    let report = relay.drain().unwrap();
+    assert_eq!((report.needs_review, report.succeeded), (1, 1));
+    let entry = world.entry(id);
+    assert_eq!(entry.status, Status::NeedsReview);
+    assert!(entry.last_error.unwrap().contains("several attempts"));
+}
+
+#[test]
+fn what_is_of_no_use_any_more_is_not_sent() {
+    let world = World::new();
+    let hour = Duration::from_secs(3600);
+    let fresh = world.enqueue(&pay("fresh"));
+    let stale = world.enqueue(&pay("stale").expires_in(hour));
+    let doubtful = world.enqueue(&pay("doubtful").expires_in(hour));
+    world.script.then(succeeded("1")).then(not_sent()).then(maybe_sent());
+    let relay = world.relay(DEDUPLICATES);
+    relay.drain().unwrap();
+    world.advance(3600);
+    let report = relay.drain().unwrap();
+    assert_eq!((report.dead, report.needs_review, report.attempts), (1, 1, 0));
+    assert_eq!(world.entry(fresh).status, Status::Succeeded);
+    assert_eq!(world.entry(stale).status, Status::Dead);
+    assert_eq!(world.outbox.audit(stale).unwrap().pop().unwrap().error_class.unwrap(), "expired");
+    assert_eq!(world.entry(doubtful).status, Status::NeedsReview);
+    assert_eq!(world.script.seen().len(), 3);
+}
+
+/// The downstream remembers a key for a time from the first request on. After that a repetition
+/// would be a second effect.
+#[test]
+fn a_key_the_downstream_may_have_forgotten_is_not_sent() {
+    let window = Duration::from_secs(1800);
+    let world = World::new();
+    let (doubtful, other) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
+    world.script.then(maybe_sent()).then(not_sent());
+    let relay = world.relay(DeduplicatesByKey { window });
+    relay.drain().unwrap();
+    // An attempt may take 60 s, and must end inside the window.
+    world.advance(1741);
+    relay.drain().unwrap();
+    assert_eq!(world.entry(doubtful).status, Status::Unknown);
+    assert_eq!(world.story(doubtful)[1], "withheld:pending>unknown");
+    assert_eq!(world.entry(other).status, Status::Succeeded);
+    let seen: Vec<i64> = world.script.seen().iter().map(Delivery::id).collect();
+    assert_eq!(seen, [doubtful, other, other]);
+}
+
+/// Claimed in time, but kept waiting behind another row of the batch until it was too late.
+#[test]
+fn the_worker_asks_once_more_just_before_sending() {
+    for (window, expires) in [(true, false), (false, true)] {
+        let world = Arc::new(World::new());
+        let first = world.enqueue(&pay("a"));
+        let mut second = pay("b");
+        if expires {
+            second = second.expires_in(Duration::from_secs(1010));
+        }
+        let second = world.enqueue(&second);
+        world.script.then(transient()).then(maybe_sent());
+        let downstream = if window {
+            DeduplicatesByKey { window: Duration::from_secs(1065) }
+        } else {
+            DEDUPLICATES
+        };
+        world.drain(downstream);
+        world.advance(1000);
+        let (inside, sent) = (Arc::clone(&world), Arc::new(Mutex::new(Vec::new())));
+        let slow = interrupted(
+            move || {
+                assert_eq!(inside.entry(2).status, Status::InFlight, "claimed together");
+                inside.advance(10);
+            },
+            succeeded("ok"),
+        );
+        let sends = Arc::clone(&sent);
+        let relay = world.other_relay(downstream, move |delivery: &Delivery| {
+            sends.lock().unwrap().push(delivery.id());
+            slow(delivery)
+        });
+        relay.drain().unwrap();
+        assert_eq!(*sent.lock().unwrap(), [first]);
+        let expected = if window { Status::Unknown } else { Status::NeedsReview };
+        assert_eq!(world.entry(second).status, expected);
+        assert_eq!(world.entry(second).attempts, 1, "the claim that sent nothing is not counted");
+    }
+}
+
+/// A claim that waited until its lease was too short for an attempt is given back uncounted.
+#[test]
+fn a_lease_too_short_for_an_attempt_is_given_back() {
+    let world = Arc::new(World::new());
+    let (first, second) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
+    let inside = Arc::clone(&world);
+    let slow = interrupted(move || inside.advance(31), succeeded("ok"));
+    let attempts = Arc::new(Mutex::new(Vec::new()));
+    let notes = Arc::clone(&attempts);
+    let relay = world.other_relay(Unprotected, move |delivery: &Delivery| {
+        notes.lock().unwrap().push((delivery.id(), delivery.attempt()));
+        slow(delivery)
+    });
+    relay.drain().unwrap();
+    assert_eq!(*attempts.lock().unwrap(), [(first, 1), (second, 1)]);
+    assert_eq!(world.entry(second).status, Status::Succeeded);
+    assert!(world.outbox.audit(second).unwrap().len() == 1);
+}
+
+/// For a downstream that does not deduplicate, a claim means "about to be sent": no row waits in
+/// a queue, where it would be in doubt for nothing if the process died.
+#[test]
+fn unprotected_rows_are_claimed_one_for_each_idle_worker() {
+    let world = World::new();
+    for n in 0..6 {
+        world.enqueue(&pay(&n.to_string()));
+    }
+    let most = Arc::new(Mutex::new(0));
+    let (notes, outbox) = (Arc::clone(&most), world.second());
+    let handler = move |_: &Delivery| {
+        let held = outbox
+            .list(&sqlite_outbox::Filter { status: Some(Status::InFlight), ..Default::default() })
+            .unwrap();
+        let mut most = notes.lock().unwrap();
+        *most = held.len().max(*most);
+        succeeded("ok")
+    };
+    world.other_relay(Unprotected, handler).drain().unwrap();
+    assert_eq!(*most.lock().unwrap(), 1);
+    assert_eq!(world.number("SELECT count(*) FROM outbox_receipt"), 6);
+}
+
+/// An old relay must not go on in a file that a newer build has migrated.
+#[test]
+fn an_older_relay_stops_when_the_schema_moves_on() {
+    let world = World::new();
+    world.enqueue(&pay("a"));
+    let (relay, started) = (world.relay(DEDUPLICATES), world.relay(DEDUPLICATES));
+    relay.drain().unwrap();
+    world.sql("UPDATE outbox_meta SET schema_version = 2");
+    world.enqueue(&pay("b"));
+    world.enqueue(&pay("c"));
+    let error = relay.drain().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Schema);
+    assert!(error.to_string().contains("migrated"), "{error}");
+    let error = started.start().unwrap().shutdown_when_stopped();
+    assert_eq!(error.kind(), ErrorKind::Schema);
+    assert_eq!(world.script.seen().len(), 1);
+    assert_eq!(world.number("SELECT count(*) FROM outbox_lease WHERE state = 'pending'"), 2);
+}
+
+trait ShutdownWhenStopped {
+    fn shutdown_when_stopped(self) -> sqlite_outbox::Error;
+}
+
+impl ShutdownWhenStopped for sqlite_outbox::RelayHandle {
+    fn shutdown_when_stopped(self) -> sqlite_outbox::Error {
+        while self.is_running() {
+            std::thread::yield_now();
+        }
+        self.shutdown(Duration::from_secs(10)).unwrap_err()
+    }
+}
+
+/// The record assumed that its row exists.
+#[test]
+fn a_row_deleted_under_its_worker_is_no_panic() {
+    for outcome in [succeeded("ok"), rejected(), maybe_sent()] {
+        for gone in [
+            "DELETE FROM outbox_lease WHERE id = 1",
+            "DROP TRIGGER outbox_delete_guard; DELETE FROM outbox WHERE id = 1",
+            "DROP TRIGGER outbox_delete_guard; DELETE FROM outbox_lease WHERE id = 1;
+             DELETE FROM outbox_keyed WHERE id = 1; DELETE FROM outbox WHERE id = 1",
+        ] {
+            let world = Arc::new(World::new());
+            let relay_needs = world.enqueue(&pay("a").ordering_key("k"));
+            let others = [world.enqueue(&pay("b")), world.enqueue(&pay("c"))];
+            let inside = Arc::clone(&world);
+            let first = interrupted(move || inside.batch(gone), outcome.clone());
+            let relay = world.other_relay(DEDUPLICATES, move |delivery: &Delivery| {
+                if delivery.id() == relay_needs { first(delivery) } else { succeeded("ok") }
+            });
+            relay.drain().unwrap();
+            for other in others {
+                assert_eq!(world.entry(other).status, Status::Succeeded, "{outcome:?} {gone}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_relay_is_configured_with_care() {
+    let world = World::new();
+    let op = || Operation::new(DEDUPLICATES, |_: &Delivery| -> Outcome { unreachable!() });
+    let builder = || Relay::builder(&world.outbox);
+    let long = Duration::from_secs(61);
+    let bad = [
+        ("operation", builder()),
+        ("operation", builder().operation("pay now", op())),
+        ("operation", builder().operation("pay", op()).operation("pay", op())),
+        ("workers", builder().operation("pay", op()).workers(0)),
+        ("batch", builder().operation("pay", op()).batch(0)),
+        ("shard", builder().operation("pay", op()).shard(2, 2)),
+        ("lease", builder().operation("pay", op()).lease(Duration::from_secs(60))),
+        ("max_attempts", builder().operation("pay", op().max_attempts(0))),
+        ("max_in_flight", builder().operation("pay", op().max_in_flight(0))),
+        (
+            "backoff",
+            builder().operation("pay", op().backoff(sqlite_outbox::Backoff::Schedule(vec![]))),
+        ),
+        (
+            "key_window",
+            builder().operation(
+                "pay",
+                Operation::new(
+                    DeduplicatesByKey { window: Duration::from_secs(60) },
+                    |_: &Delivery| not_sent(),
+                ),
+            ),
+        ),
+    ];
+    for (option, builder) in bad {
+        let error = builder.build().err().expect(option);
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{option}");
+        assert!(error.to_string().contains(option), "{option}: {error}");
+    }
+    assert!(builder().default_operation(op()).lease(long).build().is_ok());
+    assert!(world.outbox.operations().unwrap().is_empty(), "nothing was stored by a refused one");
+}

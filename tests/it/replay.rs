@@ -1,0 +1,201 @@
+//! Another round for intents that failed: which may have one, and what it changes.
+
+use std::sync::{Arc, Barrier};
+
+use sqlite_outbox::Downstream::{DeduplicatesByKey, Unprotected};
+use sqlite_outbox::{Downstream, ErrorKind, Filter, Intent, Outcome, Status};
+
+use crate::world::{
+    DEDUPLICATES, START, WINDOW, World, interrupted, maybe_sent, needs_review, pay, rejected,
+    succeeded, transient,
+};
+
+/// A file with one row that got to its status by this outcome, and one that waits.
+fn after(outcome: Outcome, downstream: Downstream) -> World {
+    let world = World::new();
+    world.enqueue(&pay("a"));
+    world.enqueue(&pay("b").delay(std::time::Duration::from_secs(10_000_000)));
+    world.script.then(outcome);
+    world.drain(downstream);
+    world
+}
+
+fn refused(world: &World, id: i64) -> String {
+    let before = (world.entry(id), world.story(id));
+    let error = world.outbox.replay(id, "alice", None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    assert_eq!((world.entry(id), world.story(id)), before);
+    error.to_string()
+}
+
+#[test]
+fn which_statuses_may_be_replayed() {
+    let long = Downstream::DeduplicatesByKey { window: 2 * WINDOW };
+    for (outcome, downstream, status, may) in [
+        (rejected(), DEDUPLICATES, Status::Dead, true),
+        (rejected(), Unprotected, Status::Dead, true),
+        (needs_review(), DEDUPLICATES, Status::NeedsReview, true),
+        (needs_review(), long, Status::NeedsReview, true),
+        (needs_review(), Unprotected, Status::NeedsReview, false),
+        (maybe_sent(), Unprotected, Status::Unknown, false),
+        (transient(), DEDUPLICATES, Status::Pending, false),
+        (succeeded("x"), DEDUPLICATES, Status::Succeeded, false),
+    ] {
+        let world = after(outcome, downstream);
+        assert_eq!(world.entry(1).status, status);
+        if !may {
+            assert!(refused(&world, 1).contains(status.as_str()));
+            continue;
+        }
+        world.outbox.replay(1, "alice", Some("fixed")).unwrap();
+        let entry = world.entry(1);
+        assert_eq!((entry.status, entry.attempts), (Status::Pending, 0));
+        assert_eq!(entry.next_attempt_at, Some(START));
+        let event = world.outbox.audit(1).unwrap().pop().unwrap();
+        assert_eq!(
+            (event.kind.as_str(), event.from_status.as_str()),
+            ("replayed", status.as_str())
+        );
+        assert_eq!(
+            (event.actor.as_deref(), event.reason.as_deref()),
+            (Some("alice"), Some("fixed"))
+        );
+        assert_eq!(world.drain(downstream).succeeded, 1);
+        assert_eq!(world.story(2), [""; 0], "the other row is not touched");
+    }
+    let world = after(rejected(), DEDUPLICATES);
+    assert_eq!(world.outbox.replay(99, "alice", None).unwrap_err().kind(), ErrorKind::NotFound);
+    world.outbox.transact(|tx| world.outbox.cancel(tx, 1, "alice", None)).unwrap();
+    assert!(refused(&world, 1).contains("cancelled"));
+}
+
+#[test]
+fn what_is_on_the_way_is_not_replayed() {
+    let world = Arc::new(World::new());
+    let (id, other) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
+    let inside = Arc::clone(&world);
+    let trying = interrupted(move || drop(refused(&inside, 1)), succeeded("ok"));
+    world.other_relay(DEDUPLICATES, trying).drain().unwrap();
+    assert_eq!(world.story(id), ["attempt:in_flight>succeeded"]);
+    assert_eq!(world.entry(other).attempts, 1);
+}
+
+#[test]
+fn a_review_is_not_replayed_once_the_key_may_be_forgotten() {
+    let window = std::time::Duration::from_secs(1000);
+    let world = after(needs_review(), DeduplicatesByKey { window });
+    world.advance(941);
+    assert!(refused(&world, 1).contains("may have been applied"));
+    assert_eq!(world.entry(2).status, Status::Pending);
+}
+
+/// An operation whose contract nobody has stored is treated as unprotected.
+#[test]
+fn without_a_contract_a_review_is_not_replayed() {
+    let world = after(needs_review(), DEDUPLICATES);
+    world.sql("DELETE FROM outbox_operation");
+    refused(&world, 1);
+}
+
+fn many(world: &World, count: usize) {
+    let intents: Vec<Intent> = (0..count)
+        .map(|n| {
+            let tenant = if n % 2 == 0 { "even" } else { "odd" };
+            pay(&n.to_string()).tenant(tenant)
+        })
+        .collect();
+    world.outbox.transact(|tx| world.outbox.enqueue_all(tx, &intents)).unwrap();
+    world.script.times(count, &rejected());
+    assert_eq!(world.drain(DEDUPLICATES).dead, count as u64);
+}
+
+fn dead() -> Filter {
+    Filter { status: Some(Status::Dead), ..Filter::default() }
+}
+
+/// Retrying the failed list enqueued copies and left the originals; a second try doubled it.
+#[test]
+fn thousands_at_once_and_twice_in_a_row() {
+    let world = World::new();
+    many(&world, 2000);
+    let replay = |filter: &Filter, dry_run| {
+        world.outbox.replay_all(filter, "alice", Some("outage"), dry_run).unwrap()
+    };
+    let dry = replay(&dead(), true);
+    assert_eq!(dry.replayed.len(), 2000);
+    assert_eq!(world.number("SELECT count(*) FROM outbox_event WHERE kind = 'replayed'"), 0);
+    let first = replay(&dead(), false);
+    assert_eq!((first.replayed.len(), first.refused.len()), (2000, 0));
+    assert_eq!(first.replayed, dry.replayed);
+    let second = replay(&dead(), false);
+    assert_eq!((second.replayed.len(), second.refused.len()), (0, 0));
+    assert_eq!(world.number("SELECT count(*) FROM outbox"), 2000);
+    assert_eq!(world.number("SELECT count(*) FROM outbox_event WHERE kind = 'replayed'"), 2000);
+    assert_eq!(world.drain(DEDUPLICATES).succeeded, 2000);
+}
+
+#[test]
+fn a_filter_narrows_it() {
+    let world = World::new();
+    many(&world, 1200);
+    world.advance(60);
+    world.enqueue(&pay("later").tenant("odd"));
+    world.script.then(rejected());
+    world.drain(DEDUPLICATES);
+    let ids = |filter: &Filter| world.outbox.replay_all(filter, "a", None, true).unwrap().replayed;
+    let tenant = |name: &str| Filter { tenant: Some(name.into()), ..dead() };
+    assert_eq!(ids(&tenant("odd")).len(), 601);
+    assert_eq!(ids(&tenant("nobody")).len(), 0);
+    assert_eq!(ids(&Filter { operation: Some("mail".into()), ..dead() }).len(), 0);
+    assert_eq!(ids(&Filter { entity: Some("7".into()), ..dead() }), [8]);
+    assert_eq!(ids(&Filter { created_since: Some(START + 1), ..dead() }), [1201]);
+    assert_eq!(ids(&Filter { after: Some(1190), ..dead() }).len(), 11);
+    for limit in [0, 1, 499, 500, 501, 1000] {
+        let limited = Filter { limit: Some(limit), ..dead() };
+        assert_eq!(ids(&limited), (1..=i64::try_from(limit).unwrap()).collect::<Vec<_>>());
+    }
+    let few = Filter { limit: Some(3), ..tenant("odd") };
+    let report = world.outbox.replay_all(&few, "a", None, false).unwrap();
+    assert_eq!(report.replayed, [2, 4, 6]);
+    assert_eq!(world.number("SELECT count(*) FROM outbox_lease WHERE state = 'pending'"), 3);
+}
+
+/// A limit counts what was replayed, so refused rows do not use it up.
+#[test]
+fn refused_rows_are_named_and_do_not_stop_the_others() {
+    let world = World::new();
+    for n in 0..4 {
+        world.enqueue(&pay(&n.to_string()));
+    }
+    world.script.then(maybe_sent()).then(needs_review()).then(rejected());
+    world.drain(Unprotected);
+    let report = world.outbox.replay_all(&Filter::default(), "alice", None, false).unwrap();
+    assert_eq!(report.replayed, [3]);
+    let refused: Vec<i64> = report.refused.iter().map(|(id, _)| *id).collect();
+    assert_eq!(refused, [1, 2, 4]);
+    assert!(report.refused[0].1.contains("unknown") && report.refused[2].1.contains("succeeded"));
+    world.drain(Unprotected);
+    assert_eq!(world.script.seen().len(), 5);
+}
+
+#[test]
+fn two_people_at_once_replay_each_row_once() {
+    let world = World::new();
+    many(&world, 1100);
+    let start = Barrier::new(2);
+    let replayed: Vec<usize> = std::thread::scope(|scope| {
+        let threads: Vec<_> = ["alice", "bob"]
+            .map(|actor| {
+                let (outbox, start) = (world.second(), &start);
+                scope.spawn(move || {
+                    start.wait();
+                    outbox.replay_all(&dead(), actor, None, false).unwrap().replayed.len()
+                })
+            })
+            .into();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(replayed.iter().sum::<usize>(), 1100);
+    assert_eq!(world.number("SELECT count(*) FROM outbox_event WHERE kind = 'replayed'"), 1100);
+    assert_eq!(world.drain(DEDUPLICATES).succeeded, 1100);
+}
