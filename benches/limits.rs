@@ -57,7 +57,7 @@ fn median(values: &[f64]) -> f64 {
 }
 
 fn rate(rows: usize, took: Duration) -> f64 {
-    rows as f64 / took.as_secs_f64()
+    f64::from(u32::try_from(rows).unwrap()) / took.as_secs_f64()
 }
 
 /// A bare prepared INSERT into the same tables against `enqueue`, in turn, on one file.
@@ -69,18 +69,19 @@ fn enqueue(figure: &str, per_transaction: usize, transactions: usize) {
     let rows = per_transaction * transactions;
     let (mut limit, mut ours) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
-        let bare: Vec<_> = (0..rows).map(|n| intent(&format!("bare-{round}-{n}"))).collect();
-        let keys: Vec<_> = (0..rows).map(|n| key(&format!("bare-{round}-{n}"))).collect();
+        let bare: Vec<_> = (0..rows)
+            .map(|n| format!("bare-{round}-{n}"))
+            .map(|entity| (key(&entity), entity))
+            .collect();
         let began = Instant::now();
-        for chunk in 0..transactions {
+        for chunk in bare.chunks(per_transaction) {
             let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
-            for n in chunk * per_transaction..(chunk + 1) * per_transaction {
-                insert_bare(&tx, &format!("bare-{round}-{n}"), &keys[n]);
+            for (key, entity) in chunk {
+                insert_bare(&tx, entity, key);
             }
             tx.commit().unwrap();
         }
         let bare_took = began.elapsed();
-        drop(bare);
         let intents: Vec<_> = (0..rows).map(|n| intent(&format!("ours-{round}-{n}"))).collect();
         let began = Instant::now();
         for chunk in intents.chunks(per_transaction) {

@@ -181,13 +181,14 @@ impl Lease {
         self.expires_at.store(expires_at, Ordering::Release);
     }
 
-    pub fn begin(&self) {
-        self.began.get_or_init(Instant::now);
+    /// Notes when a worker began. Whoever asks does the reckoning.
+    pub fn begin(&self, at: Instant) {
+        self.began.get_or_init(|| at);
     }
 
-    /// For how long a worker has had it; zero while it waits for one.
-    pub fn worked_for(&self) -> Duration {
-        self.began.get().map_or(Duration::ZERO, Instant::elapsed)
+    /// When a worker began, or `None` while the delivery waits for one.
+    pub fn began(&self) -> Option<Instant> {
+        self.began.get().copied()
     }
 
     /// Marks the lease as taken by somebody else.

@@ -25,19 +25,6 @@ pub(crate) fn canonical_text(field: &str, text: &str) -> Result<String> {
     Ok(out)
 }
 
-/// The canonical form of a value that was built in code.
-pub(crate) fn canonical(value: &Value) -> Result<String> {
-    canonical_text("args", &value.to_string())
-}
-
-/// Reads a JSON text by the rules of [`canonical_text`], so that printing the value canonically
-/// gives the same text under any features of `serde_json`.
-pub(crate) fn parse(field: &str, text: &str) -> Result<Value> {
-    let canonical = canonical_text(field, text)?;
-    serde_json::from_str(&canonical)
-        .map_err(|error| Error::invalid(field, "cannot be read as JSON").with_source(error))
-}
-
 /// Appends a string as a JSON literal in pure ASCII.
 pub(crate) fn push_string(out: &mut String, text: &str) {
     out.push('"');

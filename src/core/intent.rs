@@ -25,7 +25,7 @@ pub struct Intent {
     operation: String,
     entity_id: String,
     tenant_id: String,
-    intent_version: i64,
+    version: i64,
     brought_key: Option<String>,
     args: Option<String>,
     payload: Option<String>,
@@ -45,7 +45,7 @@ impl Intent {
             operation: operation.into(),
             entity_id: entity.into(),
             tenant_id: String::new(),
-            intent_version: 1,
+            version: 1,
             brought_key: None,
             args: None,
             payload: None,
@@ -70,7 +70,7 @@ impl Intent {
     /// needs the next version; without it, enqueueing is refused as a conflict. Defaults to 1.
     #[must_use]
     pub fn version(mut self, version: i64) -> Self {
-        self.intent_version = version;
+        self.version = version;
         self
     }
 
@@ -160,7 +160,7 @@ impl Intent {
         check_operation(&self.operation)?;
         check_text("entity", &self.entity_id, 1, 1024)?;
         check_text("tenant", &self.tenant_id, 0, 255)?;
-        if self.intent_version < 1 {
+        if self.version < 1 {
             return Err(Error::invalid("version", "must be 1 or more"));
         }
         if !["POST", "PUT", "PATCH", "DELETE", "GET"].contains(&self.method.as_str()) {
@@ -192,7 +192,7 @@ impl Intent {
                 &self.tenant_id,
                 &self.operation,
                 &self.entity_id,
-                self.intent_version,
+                self.version,
                 &canonical_args,
             )),
         };
@@ -306,7 +306,7 @@ impl Prepared<'_> {
         &self.intent.tenant_id
     }
     pub fn intent_version(&self) -> i64 {
-        self.intent.intent_version
+        self.intent.version
     }
     pub fn endpoint(&self) -> Option<&str> {
         self.intent.endpoint.as_deref()

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Shared;
-use super::builder::Options;
 use super::lane::Lane;
 use super::worker::{Report, Work, defuse};
 use crate::core::millis;
@@ -409,7 +408,8 @@ fn renew(
     let mut renewed = Renewed::default();
     for (key, (lane, delivery)) in held {
         let lane = &lanes[*lane];
-        if delivery.lease.worked_for() > lane.policy.time_limit.saturating_add(lease) {
+        let worked = delivery.lease.began().map_or(Duration::ZERO, |began| began.elapsed());
+        if worked > lane.policy.time_limit.saturating_add(lease) {
             step.abandon(delivery, &lane.rules)?;
             renewed.overdue.push(*key);
         } else if step.renew(delivery, millis(lease))? {

@@ -49,7 +49,7 @@ pub(super) fn work(deliveries: &Queue, reports: &Sender<Report>, clock: &dyn Clo
 pub(super) fn attempt(work: Work, clock: &dyn Clock) -> Report {
     let Work { lane, delivery, handler, policy, .. } = work;
     let began = Instant::now();
-    delivery.lease.begin();
+    delivery.lease.begin(began);
     let outcome = may_send(&delivery, &policy, clock).then(|| {
         catch_unwind(AssertUnwindSafe(|| handler.deliver(&delivery))).unwrap_or_else(|payload| {
             let text = panic_text(payload.as_ref());

@@ -188,7 +188,10 @@ fn one_outcome_a_row_where_recovery_and_completion_collide() {
             });
         }
     });
-    assert!(calls.load(Ordering::Relaxed) >= 200);
+    assert!(calls.load(Ordering::Relaxed) > 0);
+    // What the last of them held when the others were done.
+    world.advance(1);
+    world.drain(DEDUPLICATES);
     for id in ids {
         let story = world.story(id);
         let settled = story

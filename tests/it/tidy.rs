@@ -164,7 +164,8 @@ fn sql_is_in_the_store() {
         "BEGIN IMMEDIATE\"",
         "SAVEPOINT ",
     ];
-    refuse("SQL outside the store", &["store"], |line| {
+    // The demo plays the application, which has a table of its own.
+    refuse("SQL outside the store", &["store", "bin/outbox/demo.rs"], |line| {
         words.iter().any(|word| line.contains(word))
     });
 }
@@ -179,7 +180,9 @@ fn the_clock_is_read_at_the_rim() {
 
 #[test]
 fn the_network_is_in_one_place() {
-    refuse("ureq outside http", &["http", "http.rs"], |line| line.contains("ureq"));
+    // The command knows the names of its log targets, to cap them.
+    let places = ["http", "http.rs", "bin/outbox/logging.rs"];
+    refuse("ureq outside http", &places, |line| line.contains("ureq"));
 }
 
 #[test]

@@ -54,8 +54,6 @@ fn texts_and_their_canonical_form() {
         ("\"\u{7f}\u{2028}\"", r#""\u007f\u2028""#),
     ] {
         assert_eq!(canonical_text("args", text).unwrap(), expected, "{text}");
-        let value = parse("args", text).unwrap();
-        assert_eq!(canonical(&value).unwrap(), expected, "{text}");
     }
 }
 
@@ -108,17 +106,16 @@ fn what_is_refused_and_why() {
     ] {
         let error = canonical_text("args", text).expect_err(text).to_string();
         assert!(error.contains(reason), "{text}: {error}");
-        assert!(parse("args", text).is_err(), "{text}");
     }
 }
 
 #[test]
 fn nesting_has_the_limit_of_serde_json() {
     let nested = |depth| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
-    parse("args", &nested(127)).unwrap();
+    canonical_text("args", &nested(127)).unwrap();
     assert!(canonical_text("args", &nested(128)).unwrap_err().to_string().contains("127 levels"));
     assert!(canonical_text("args", &"[".repeat(1_000_000)).is_err());
-    assert!(serde_json::from_str::<Value>(&nested(128)).is_err());
+    assert!(serde_json::from_str::<serde_json::Value>(&nested(128)).is_err());
 }
 
 #[test]
@@ -126,7 +123,7 @@ fn a_value_built_in_code_is_printed_alike() {
     let value = json!({"z": [1.0, 1e16, -0.0, u64::MAX, i64::MIN], "a": {"é": null}});
     let expected =
         r#"{"a":{"\u00e9":null},"z":[1.0,1e+16,-0.0,18446744073709551615,-9223372036854775808]}"#;
-    assert_eq!(canonical(&value).unwrap(), expected);
+    assert_eq!(canonical_text("args", &value.to_string()).unwrap(), expected);
 }
 
 /// Prints the canonical form of each text between NULs, or nothing where the text is refused.
