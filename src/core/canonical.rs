@@ -8,7 +8,6 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-use serde_json::Value;
 
 use crate::error::{Error, Result};
 
