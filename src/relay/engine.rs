@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Shared;
-use super::builder::Options;
 use super::lane::Lane;
 use super::worker::{Report, Work, defuse};
 use crate::core::millis;
@@ -143,19 +142,23 @@ impl Engine {
 
     /// Whether anything is due that there is room for. Reads only.
     pub fn has_due(&self, now: i64) -> Result<bool> {
-        let shard = self.shared.options.shard;
+        let (shard, space) = (self.shared.options.shard, self.space());
         for (index, lane) in self.lanes.iter().enumerate() {
-            if self.room(index) > 0 && self.writer.has_due(&lane.rules.operation, shard, now)? {
+            let has_room = space.room(index, lane) > 0;
+            if has_room && self.writer.has_due(&lane.rules.operation, shard, now)? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// When the next row comes due or the next lease runs out.
+    /// When the next row comes due, or the next lease runs out, of what there is room for.
     pub fn next_due(&self) -> Result<Option<i64>> {
-        let mut next = None;
-        for lane in &self.lanes {
+        let (mut next, space) = (None, self.space());
+        for (index, lane) in self.lanes.iter().enumerate() {
+            if space.room(index, lane) == 0 {
+                continue;
+            }
             let due = self.writer.next_due(&lane.rules.operation, self.shared.options.shard)?;
             next = next.into_iter().chain(due).min();
         }
@@ -206,9 +209,8 @@ impl Engine {
 
     /// How many rows of which lane this step may claim, in the order of their turn.
     fn plan(&self) -> Plan {
-        let rooms = self.order().into_iter().map(|index| (index, self.room(index)));
         Plan {
-            rooms: rooms.filter(|&(_, room)| room > 0).collect(),
+            order: self.order(),
             space: self.space(),
             holds_nothing: self.held.is_empty(),
             shard: self.shared.options.shard,
@@ -241,23 +243,24 @@ impl Engine {
     /// What this relay holds, and what it may hold.
     fn space(&self) -> Space {
         let alone = self.held.values().any(|held| held.facts.lost > 0);
-        let options = &self.shared.options;
+        let (options, count) = (&self.shared.options, self.lanes.len());
         let held_max = options.held_max();
-        Space {
-            held: self.lanes.iter().map(|lane| lane.held).collect(),
+        let mut space = Space {
+            lanes: vec![LaneSpace::default(); count],
             held_max,
-            reserve: options.workers.min(held_max / self.lanes.len().max(1)),
+            reserve: options.workers.min(held_max / count.max(1)),
+            taken: 0,
+            workers: options.workers,
+            busy: 0,
+            batch: options.batch,
             is_closed: alone || (self.quiet && !self.held.is_empty()),
+        };
+        for (index, lane) in self.lanes.iter().enumerate() {
+            space.lanes[index].workers_max = lane.workers_max(options.workers, count > 1);
+            space.taken += space.reserve;
+            space.hold(index, lane.held);
         }
-    }
-
-    fn room(&self, index: usize) -> usize {
-        let Options { workers, batch, .. } = self.shared.options;
-        let several = self.lanes.len() > 1;
-        let busy: usize =
-            self.lanes.iter().map(|lane| lane.held.min(lane.workers_max(workers, several))).sum();
-        let room = self.lanes[index].room(workers, workers.saturating_sub(busy));
-        room.min(self.space().left(index)).min(batch)
+        space
     }
 
     fn publish(&mut self, events: &[Event]) {
@@ -294,7 +297,8 @@ impl Engine {
 }
 
 struct Plan {
-    rooms: Vec<(usize, usize)>,
+    /// The lanes in the order of their turn.
+    order: Vec<usize>,
     space: Space,
     holds_nothing: bool,
     shard: (u32, u32),
@@ -303,21 +307,45 @@ struct Plan {
 /// How many rows a relay holds of each lane. Some space is kept for every lane, so that none can
 /// fill it all.
 struct Space {
-    held: Vec<usize>,
+    lanes: Vec<LaneSpace>,
     held_max: usize,
+    /// Space that is kept for each lane.
     reserve: usize,
+    /// Rows held, where a lane counts at least as its reserve.
+    taken: usize,
+    workers: usize,
+    /// Workers that what is held will keep busy.
+    busy: usize,
+    batch: usize,
     is_closed: bool,
 }
 
+#[derive(Clone, Default)]
+struct LaneSpace {
+    held: usize,
+    workers_max: usize,
+}
+
 impl Space {
-    /// How many more rows of this lane fit.
-    fn left(&self, index: usize) -> usize {
+    /// How many more rows of this lane may be claimed.
+    fn room(&self, index: usize, lane: &Lane) -> usize {
         if self.is_closed {
             return 0;
         }
-        let others = self.held.iter().enumerate().filter(|&(other, _)| other != index);
-        let taken: usize = others.map(|(_, &held)| held.max(self.reserve)).sum();
-        self.held_max.saturating_sub(taken).saturating_sub(self.held[index])
+        let held = self.lanes[index].held;
+        let others = self.taken - held.max(self.reserve);
+        let left = self.held_max.saturating_sub(others).saturating_sub(held);
+        let idle = self.workers.saturating_sub(self.busy);
+        lane.room(self.workers, idle).min(left).min(self.batch)
+    }
+
+    /// Counts that many more rows of this lane.
+    fn hold(&mut self, index: usize, count: usize) {
+        let lane = &mut self.lanes[index];
+        let before = lane.clone();
+        lane.held += count;
+        self.taken += lane.held.max(self.reserve) - before.held.max(self.reserve);
+        self.busy += lane.held.min(lane.workers_max) - before.held.min(lane.workers_max);
     }
 }
 
@@ -362,10 +390,10 @@ fn claim(step: &mut Step<'_>, lanes: &[Lane], plan: &mut Plan, lease_ms: i64) ->
     for lane in lanes {
         step.recover(&lane.rules)?;
     }
-    for &(index, room) in &plan.rooms {
-        let limit = room.min(plan.space.left(index));
+    for &index in &plan.order {
+        let limit = plan.space.room(index, &lanes[index]);
         if limit == 0 {
-            claims.full = true;
+            // Asked for again when a worker reports.
             continue;
         }
         let found = step.claim(&ClaimRequest {
@@ -377,7 +405,7 @@ fn claim(step: &mut Step<'_>, lanes: &[Lane], plan: &mut Plan, lease_ms: i64) ->
         })?;
         claims.quiet |= found.wants_to_be_alone;
         claims.full |= found.deliveries.len() == limit;
-        plan.space.held[index] += found.deliveries.len();
+        plan.space.hold(index, found.deliveries.len());
         let is_alone = found.deliveries.first().is_some_and(|d| d.facts.lost > 0);
         claims.deliveries.extend(found.deliveries.into_iter().map(|delivery| (index, delivery)));
         if is_alone {
