@@ -33,6 +33,8 @@ pub(super) struct Engine {
     turn: usize,
     /// A row that died with its process is next: claim nothing until it can be alone.
     quiet: bool,
+    /// An operation whose turn it is waits for a worker to be idle: claim nothing before.
+    wants_idle: bool,
     /// Claims found as many rows as they had room for: there may be more.
     pub maybe_more: bool,
     pub tally: Tally,
@@ -73,6 +75,7 @@ impl Engine {
             renew_at: 0,
             turn: 0,
             quiet: false,
+            wants_idle: false,
             maybe_more: true,
             tally: Tally::default(),
         };
@@ -194,8 +197,9 @@ impl Engine {
         self.unreleased.clear();
         if claiming {
             self.quiet = claims.quiet;
+            self.wants_idle = claims.wants_idle.is_some();
             self.maybe_more = claims.full || claims.quiet;
-            self.turn = self.turn.wrapping_add(1);
+            self.turn = claims.wants_idle.unwrap_or(self.turn.wrapping_add(1));
         }
         if renewing || (self.held.is_empty() && !claims.deliveries.is_empty()) {
             self.renew_at = now.saturating_add((lease_ms / 3).max(1));
@@ -260,6 +264,7 @@ impl Engine {
             space.taken += space.reserve;
             space.hold(index, lane.held);
         }
+        space.is_closed |= self.wants_idle && space.idle() == 0;
         space
     }
 
@@ -335,8 +340,11 @@ impl Space {
         let held = self.lanes[index].held;
         let others = self.taken - held.max(self.reserve);
         let left = self.held_max.saturating_sub(others).saturating_sub(held);
-        let idle = self.workers.saturating_sub(self.busy);
-        lane.room(self.workers, idle).min(left).min(self.batch)
+        lane.room(self.workers, self.idle()).min(left).min(self.batch)
+    }
+
+    fn idle(&self) -> usize {
+        self.workers.saturating_sub(self.busy)
     }
 
     /// Counts that many more rows of this lane.
@@ -354,6 +362,8 @@ struct Claims {
     deliveries: Vec<(usize, Delivery)>,
     /// The next row must be claimed alone.
     quiet: bool,
+    /// The lane whose next row must wait for an idle worker; it comes first then.
+    wants_idle: Option<usize>,
     /// A lane had as many due rows as there was room for.
     full: bool,
 }
@@ -393,7 +403,12 @@ fn claim(step: &mut Step<'_>, lanes: &[Lane], plan: &mut Plan, lease_ms: i64) ->
     for &index in &plan.order {
         let limit = plan.space.room(index, &lanes[index]);
         if limit == 0 {
-            // Asked for again when a worker reports.
+            // Its turn is kept: whoever comes after it would keep the workers busy for ever.
+            let waits = plan.space.idle() == 0 && lanes[index].waits_for_idle();
+            if waits && step.has_due(&lanes[index].rules.operation, plan.shard)? {
+                claims.wants_idle = Some(index);
+                break;
+            }
             continue;
         }
         let found = step.claim(&ClaimRequest {
