@@ -8,7 +8,6 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-
 use crate::error::{Error, Result};
 
 /// How many arrays and objects may stand inside each other; `serde_json` has the same limit.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::Shared;
 use super::lane::Lane;
+use super::space::Space;
 use super::worker::{Report, Work, defuse};
 use crate::core::millis;
 use crate::core::status::Status;
@@ -37,6 +38,8 @@ pub(super) struct Engine {
     turn: usize,
     /// A row that died with its process is next: claim nothing until it can be alone.
     quiet: bool,
+    /// An operation whose turn it is waits for a worker to be idle: claim nothing before.
+    wants_idle: bool,
     /// Claims found as many rows as they had room for: there may be more.
     pub maybe_more: bool,
     pub tally: Tally,
@@ -79,6 +82,7 @@ impl Engine {
             renew_at: 0,
             turn: 0,
             quiet: false,
+            wants_idle: false,
             maybe_more: true,
             tally: Tally::default(),
         };
@@ -150,19 +154,23 @@ impl Engine {
 
     /// Whether anything is due that there is room for. Reads only.
     pub fn has_due(&self, now: i64) -> Result<bool> {
-        let shard = self.shared.options.shard;
+        let (shard, space) = (self.shared.options.shard, self.space());
         for (index, lane) in self.lanes.iter().enumerate() {
-            if self.room(index) > 0 && self.writer.has_due(&lane.rules.operation, shard, now)? {
+            let has_room = space.room(index, lane) > 0;
+            if has_room && self.writer.has_due(&lane.rules.operation, shard, now)? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// When the next row comes due or the next lease runs out.
+    /// When the next row comes due, or the next lease runs out, of what there is room for.
     pub fn next_due(&self) -> Result<Option<i64>> {
-        let mut next = None;
-        for lane in &self.lanes {
+        let (mut next, space) = (None, self.space());
+        for (index, lane) in self.lanes.iter().enumerate() {
+            if space.room(index, lane) == 0 {
+                continue;
+            }
             let due = self.writer.next_due(&lane.rules.operation, self.shared.options.shard)?;
             next = next.into_iter().chain(due).min();
         }
@@ -203,8 +211,9 @@ impl Engine {
         self.unreleased.clear();
         if claiming {
             self.quiet = claims.quiet;
+            self.wants_idle = claims.wants_idle.is_some();
             self.maybe_more = claims.full || claims.quiet;
-            self.turn = self.turn.wrapping_add(1);
+            self.turn = claims.wants_idle.unwrap_or(self.turn.wrapping_add(1));
         }
         if renewing || (self.held.is_empty() && !claims.deliveries.is_empty()) {
             self.renew_at = now.saturating_add((lease_ms / 3).max(1));
@@ -218,9 +227,8 @@ impl Engine {
 
     /// How many rows of which lane this step may claim, in the order of their turn.
     fn plan(&self) -> Plan {
-        let rooms = self.order().into_iter().map(|index| (index, self.room(index)));
         Plan {
-            rooms: rooms.filter(|&(_, room)| room > 0).collect(),
+            order: self.order(),
             space: self.space(),
             holds_nothing: self.held.is_empty(),
             shard: self.shared.options.shard,
@@ -281,27 +289,20 @@ impl Engine {
 
     /// What this relay holds, and what it may hold.
     fn space(&self) -> Space {
-        let alone = self.held.values().any(|(_, held)| held.facts.lost > 0);
-        let options = &self.shared.options;
-        let held_max = options.held_max();
+        let (options, workers) = (&self.shared.options, self.workers());
         // As if each worker had one of the largest payloads in hand and one waiting.
         let largest = self.shared.outbox.store().payload_max();
         let bytes_max = largest.saturating_mul(options.workers).saturating_mul(2);
-        Space {
-            held: self.lanes.iter().map(|lane| lane.held).collect(),
-            held_max,
-            reserve: options.workers.min(held_max / self.lanes.len().max(1)),
-            bytes_left: bytes_max.saturating_sub(self.held_bytes),
-            is_closed: alone || (self.quiet && !self.held.is_empty()) || self.workers() == 0,
+        let several = self.lanes.len() > 1;
+        let held = self.lanes.iter().map(|lane| (lane.held, lane.workers_max(workers, several)));
+        let bytes_left = bytes_max.saturating_sub(self.held_bytes);
+        let mut space = Space::new(options, workers, bytes_left, held);
+        let alone = self.held.values().any(|(_, held)| held.facts.lost > 0);
+        let wants_idle = self.wants_idle && space.idle() == 0;
+        if alone || wants_idle || (self.quiet && !self.held.is_empty()) {
+            space.close();
         }
-    }
-
-    fn room(&self, index: usize) -> usize {
-        let (workers, several) = (self.workers(), self.lanes.len() > 1);
-        let busy: usize =
-            self.lanes.iter().map(|lane| lane.held.min(lane.workers_max(workers, several))).sum();
-        let room = self.lanes[index].room(workers, workers.saturating_sub(busy));
-        room.min(self.space().left(index)).min(self.shared.options.batch)
+        space
     }
 
     fn publish(&mut self, events: &[Event]) {
@@ -338,32 +339,11 @@ impl Engine {
 }
 
 struct Plan {
-    rooms: Vec<(usize, usize)>,
+    /// The lanes in the order of their turn.
+    order: Vec<usize>,
     space: Space,
     holds_nothing: bool,
     shard: (u32, u32),
-}
-
-/// How many rows a relay holds of each lane. Some space is kept for every lane, so that none can
-/// fill it all.
-struct Space {
-    held: Vec<usize>,
-    held_max: usize,
-    reserve: usize,
-    bytes_left: usize,
-    is_closed: bool,
-}
-
-impl Space {
-    /// How many more rows of this lane fit.
-    fn left(&self, index: usize) -> usize {
-        if self.is_closed || self.bytes_left == 0 {
-            return 0;
-        }
-        let others = self.held.iter().enumerate().filter(|&(other, _)| other != index);
-        let taken: usize = others.map(|(_, &held)| held.max(self.reserve)).sum();
-        self.held_max.saturating_sub(taken).saturating_sub(self.held[index])
-    }
 }
 
 #[derive(Default)]
@@ -371,6 +351,8 @@ struct Claims {
     deliveries: Vec<(usize, Delivery)>,
     /// The next row must be claimed alone.
     quiet: bool,
+    /// The lane whose next row must wait for an idle worker; it comes first then.
+    wants_idle: Option<usize>,
     /// A lane had as many due rows as there was room for.
     full: bool,
 }
@@ -426,25 +408,29 @@ fn claim(step: &mut Step<'_>, lanes: &[Lane], plan: &mut Plan, lease_ms: i64) ->
     for lane in lanes {
         step.recover(&lane.rules)?;
     }
-    for &(index, room) in &plan.rooms {
-        let limit = room.min(plan.space.left(index));
+    for &index in &plan.order {
+        let limit = plan.space.room(index, &lanes[index]);
         if limit == 0 {
-            claims.full = true;
+            // Its turn is kept: whoever comes after it would keep the workers busy for ever.
+            let waits = plan.space.idle() == 0 && lanes[index].waits_for_idle();
+            if waits && step.has_due(&lanes[index].rules.operation, plan.shard)? {
+                claims.wants_idle = Some(index);
+                break;
+            }
             continue;
         }
         let found = step.claim(&ClaimRequest {
             rules: &lanes[index].rules,
             limit,
-            bytes: plan.space.bytes_left,
+            bytes: plan.space.bytes_left(),
             shard: plan.shard,
             lease_ms,
             holds_nothing: plan.holds_nothing && claims.deliveries.is_empty(),
         })?;
         claims.quiet |= found.wants_to_be_alone;
-        let bytes: usize = found.deliveries.iter().map(|d| d.payload.len()).sum();
-        plan.space.bytes_left = plan.space.bytes_left.saturating_sub(bytes);
-        plan.space.held[index] += found.deliveries.len();
-        claims.full |= found.deliveries.len() == limit || plan.space.bytes_left == 0;
+        let bytes = found.deliveries.iter().map(|d| d.payload.len()).sum();
+        plan.space.hold(index, found.deliveries.len(), bytes);
+        claims.full |= found.deliveries.len() == limit || plan.space.bytes_left() == 0;
         let is_alone = found.deliveries.first().is_some_and(|d| d.facts.lost > 0);
         claims.deliveries.extend(found.deliveries.into_iter().map(|delivery| (index, delivery)));
         if is_alone {

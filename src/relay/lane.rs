@@ -43,6 +43,13 @@ impl Lane {
         self.max_in_flight.unwrap_or(share).min(workers)
     }
 
+    /// Whether a worker that becomes idle could be given a row of this operation, which is claimed
+    /// for idle workers alone.
+    pub fn waits_for_idle(&self) -> bool {
+        self.rules.policy.downstream == Downstream::Unprotected
+            && self.max_in_flight.is_none_or(|max| self.held < max)
+    }
+
     /// How many more rows to claim. `idle` is the number of workers with nothing to do.
     pub fn room(&self, workers: usize, idle: usize) -> usize {
         let room = self.max_in_flight.unwrap_or(usize::MAX).saturating_sub(self.held);

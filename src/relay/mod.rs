@@ -7,10 +7,11 @@ mod lane;
 mod operation;
 mod queue;
 mod run;
+mod space;
 mod worker;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 pub use builder::RelayBuilder;
 pub use engine::DrainReport;
@@ -90,7 +91,8 @@ impl Relay {
     /// exact; with more, handlers run on threads that end with the call.
     ///
     /// # Errors
-    /// The calling thread is inside [`Outbox::transact`], or the file cannot be read or written.
+    /// The calling thread is inside [`Outbox::transact`], this relay is being drained already, or
+    /// the file cannot be read or written.
     /// Outcomes that could not be written are kept in this relay and written by the next drain.
     pub fn drain(&self) -> Result<DrainReport> {
         if Outbox::is_in_transact() {
@@ -98,7 +100,15 @@ impl Relay {
                         that the relay needs; drain after the transaction";
             return Err(Error::new(ErrorKind::Busy, text));
         }
-        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut engine = match self.engine.try_lock() {
+            Ok(engine) => engine,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                let text =
+                    "this relay is being drained already, perhaps by the handler's own caller";
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
+        };
         engine.tally = DrainReport::default();
         let drained = if self.shared.options.workers == 1 {
             run::drain_inline(&self.shared, &mut engine)

@@ -15,16 +15,17 @@ use crate::error::{Error, ErrorKind, Result};
 /// Drains with nothing but the calling thread, one delivery after the other.
 pub(super) fn drain_inline(shared: &Shared, engine: &mut Engine) -> Result<()> {
     let clock = shared.outbox.clock();
-    let patience = Patience::new(shared.options.lease);
+    let mut patience = Patience::new(shared.options.lease);
     loop {
         engine.discover()?;
         let now = clock.now();
-        let claiming = !shared.stop.load(Ordering::Acquire);
+        let claiming = !shared.stop.load(Ordering::Acquire) && patience.may_claim();
         if !(engine.has_unwritten() || claiming && engine.has_due(now)?) {
-            return Ok(());
+            return patience.end();
         }
         match engine.step(now, claiming) {
             Ok(works) => {
+                patience.restored();
                 for work in works {
                     engine.take(worker::attempt(work, clock.as_ref()));
                 }
@@ -135,23 +136,26 @@ impl<'a> Run<'a> {
     }
 
     fn work_off(&mut self) -> Result<()> {
-        let patience = Patience::new(self.shared.options.lease);
+        let mut patience = Patience::new(self.shared.options.lease);
         loop {
             self.engine.discover()?;
             self.collect();
             let now = self.shared.outbox.clock().now();
-            let stopped = self.shared.stop.load(Ordering::Acquire);
-            if stopped {
+            let claiming = !self.shared.stop.load(Ordering::Acquire) && patience.may_claim();
+            if !claiming {
                 self.take_back();
             }
-            let due = !stopped && self.engine.has_due(now)?;
+            let due = claiming && self.engine.has_due(now)?;
             if due || self.engine.has_unwritten() || self.engine.must_renew(now) {
-                match self.engine.step(now, !stopped) {
-                    Ok(works) => self.hand_out(works),
+                match self.engine.step(now, claiming) {
+                    Ok(works) => {
+                        patience.restored();
+                        self.hand_out(works);
+                    }
                     Err(error) => patience.wait(self.engine, error)?,
                 }
             } else if self.engine.held() == 0 {
-                return Ok(());
+                return patience.end();
             } else {
                 self.wait(Duration::from_millis(50));
             }
@@ -161,6 +165,7 @@ impl<'a> Run<'a> {
     /// Runs until told to stop and nothing is held any more.
     pub fn until_stopped(mut self, stop: &Receiver<Stopping>) -> Result<()> {
         let mut stopping: Option<Stopping> = None;
+        let mut fatal: Option<Error> = None;
         loop {
             if let (None, Ok(stop)) = (&stopping, stop.try_recv()) {
                 self.engine.tally = DrainReport::default();
@@ -169,7 +174,7 @@ impl<'a> Run<'a> {
             }
             self.collect();
             let now = self.shared.outbox.clock().now();
-            let claiming = stopping.is_none();
+            let claiming = stopping.is_none() && fatal.is_none();
             if self.trouble.is_over() && self.has_work(now, claiming) {
                 match self.engine.step(now, claiming) {
                     Ok(works) => {
@@ -179,19 +184,23 @@ impl<'a> Run<'a> {
                         self.idle_since = None;
                     }
                     Err(error) if is_passing(error.kind()) => self.trouble.met(&error),
-                    Err(error) => return Err(error),
+                    // What is known already is still written down, under its claims.
+                    Err(error) => {
+                        self.take_back();
+                        fatal = Some(error);
+                    }
                 }
                 continue;
             }
-            if let Some(stop) = &stopping {
-                let done = self.engine.held() == 0 && !self.engine.has_unwritten();
-                if done || Instant::now() >= stop.deadline {
-                    // The receiver is gone after the first report; later ones are for nobody.
-                    let _ = stop.report.try_send(self.stop_report());
-                }
-                if done {
-                    return Ok(());
-                }
+            let done = self.engine.held() == 0 && !self.engine.has_unwritten();
+            if let Some(stop) = &stopping
+                && (done || Instant::now() >= stop.deadline)
+            {
+                // The receiver is gone after the first report; later ones are for nobody.
+                let _ = stop.report.try_send(self.stop_report());
+            }
+            if done && (stopping.is_some() || fatal.is_some()) {
+                return fatal.map_or(Ok(()), Err);
             }
             self.tidy();
             let pause = self.pause(now, stopping.as_ref());
@@ -358,24 +367,48 @@ impl Trouble {
     }
 }
 
-/// How long a drain waits for a file that cannot be written while it has outcomes to write.
+/// What a drain does about a file that cannot be written: it waits while it has outcomes to
+/// write, and after an error that will not pass it writes those and ends.
 struct Patience {
-    until: Instant,
+    at_most: Duration,
+    since: Option<Instant>,
+    fatal: Option<Error>,
 }
 
 impl Patience {
     fn new(at_most: Duration) -> Self {
-        Self { until: Instant::now() + at_most }
+        Self { at_most, since: None, fatal: None }
+    }
+
+    fn may_claim(&self) -> bool {
+        self.fatal.is_none()
+    }
+
+    fn restored(&mut self) {
+        self.since = None;
     }
 
     /// Waits a moment, or gives the error back: at once where there is nothing to lose.
-    fn wait(&self, engine: &Engine, error: Error) -> Result<()> {
-        let nothing_to_lose = !engine.has_unwritten() && engine.held() == 0;
-        if nothing_to_lose || !is_passing(error.kind()) || Instant::now() >= self.until {
+    fn wait(&mut self, engine: &Engine, error: Error) -> Result<()> {
+        if !engine.has_unwritten() && engine.held() == 0 {
+            return Err(error);
+        }
+        if !is_passing(error.kind()) {
+            if self.fatal.is_some() {
+                return Err(error);
+            }
+            self.fatal = Some(error);
+            return Ok(());
+        }
+        if self.since.get_or_insert_with(Instant::now).elapsed() >= self.at_most {
             return Err(error);
         }
         log::warn!("an outcome cannot be written yet and is kept: {error}");
         std::thread::sleep(Duration::from_millis(100));
         Ok(())
+    }
+
+    fn end(self) -> Result<()> {
+        self.fatal.map_or(Ok(()), Err)
     }
 }

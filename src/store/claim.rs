@@ -6,7 +6,7 @@ use rusqlite::types::FromSql;
 use rusqlite::{Row as SqlRow, named_params};
 
 use super::read;
-use super::step::{Row, Rules, Step};
+use super::step::{HAS_DUE, Row, Rules, Step};
 use crate::core::decide::{self, Decision, Facts, Policy};
 use crate::core::status::Status;
 use crate::error::Result;
@@ -62,6 +62,12 @@ impl Step<'_> {
             }
         }
         Ok(claimed)
+    }
+
+    /// Whether anything of this operation is due.
+    pub fn has_due(&self, operation: &str, (index, count): (u32, u32)) -> Result<bool> {
+        let mut statement = self.tx.prepare_cached(HAS_DUE)?;
+        Ok(statement.query_row((operation, self.now, count, index), |row| row.get(0))?)
     }
 
     fn candidates(&self, request: &ClaimRequest<'_>) -> Result<Vec<Candidate>> {

@@ -107,13 +107,22 @@ fn pool_error(error: &r2d2::Error) -> Error {
     Error::new(ErrorKind::Database, format!("no connection to the outbox's file: {error}"))
 }
 
-/// Whether a connection is on this file, given both names as SQLite resolves them.
+/// Whether a connection is on this file, given both names as SQLite resolves them. The same name
+/// in the same folder, whatever the folder is called: a hard link of another name would have
+/// another WAL, and writing through both would corrupt the file.
 pub(crate) fn is_same_file(ours: &str, theirs: &str) -> bool {
-    ours == theirs || same_inode(Path::new(ours), Path::new(theirs))
+    if ours == theirs {
+        return true;
+    }
+    let (ours, theirs) = (Path::new(ours), Path::new(theirs));
+    let (Some(our_folder), Some(their_folder)) = (ours.parent(), theirs.parent()) else {
+        return false;
+    };
+    ours.file_name() == theirs.file_name() && is_same_folder(our_folder, their_folder)
 }
 
 #[cfg(unix)]
-fn same_inode(a: &Path, b: &Path) -> bool {
+fn is_same_folder(a: &Path, b: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     // Asking for metadata opens nothing, so no POSIX lock of SQLite's is dropped.
     match (a.metadata(), b.metadata()) {
@@ -123,7 +132,7 @@ fn same_inode(a: &Path, b: &Path) -> bool {
 }
 
 #[cfg(not(unix))]
-fn same_inode(a: &Path, b: &Path) -> bool {
+fn is_same_folder(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 

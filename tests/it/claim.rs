@@ -4,7 +4,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use sqlite_outbox::Downstream::{DeduplicatesByKey, Unprotected};
-use sqlite_outbox::{Delivery, ErrorKind, Operation, Outcome, Relay, Status};
+use sqlite_outbox::{Delivery, ErrorKind, Filter, Operation, Outcome, Relay, Status};
 
 use crate::world::{
     DEDUPLICATES, START, World, exact_backoff, interrupted, maybe_sent, not_sent, pay, rejected,
@@ -189,10 +189,7 @@ fn a_row_that_kills_its_process_is_found() {
     let relay = relay_on(
         &world.outbox,
         Operation::new(DEDUPLICATES, move |delivery: &Delivery| {
-            let in_flight = sqlite_outbox::Filter {
-                status: Some(Status::InFlight),
-                ..sqlite_outbox::Filter::default()
-            };
+            let in_flight = Filter { status: Some(Status::InFlight), ..Filter::default() };
             let held = outbox.list(&in_flight).unwrap().len();
             counts.lock().unwrap().push((delivery.id(), held));
             if delivery.id() == 1 { transient() } else { succeeded("ok") }
@@ -319,20 +316,50 @@ fn unprotected_rows_are_claimed_one_for_each_idle_worker() {
     let world = World::new();
     for n in 0..6 {
         world.enqueue(&pay(&n.to_string()));
+        world.enqueue(&sqlite_outbox::Intent::new("mail", n.to_string()));
+        world.enqueue(&sqlite_outbox::Intent::new("safe", n.to_string()));
     }
     let most = Arc::new(Mutex::new(0));
-    let (notes, outbox) = (Arc::clone(&most), world.second());
-    let handler = move |_: &Delivery| {
-        let held = outbox
-            .list(&sqlite_outbox::Filter { status: Some(Status::InFlight), ..Default::default() })
-            .unwrap();
-        let mut most = notes.lock().unwrap();
-        *most = held.len().max(*most);
-        succeeded("ok")
+    let handler = || {
+        let (notes, outbox) = (Arc::clone(&most), world.second());
+        move |_: &Delivery| {
+            let in_flight = Some(Status::InFlight);
+            let held = outbox.list(&Filter { status: in_flight, ..Filter::default() }).unwrap();
+            let unprotected = held.iter().filter(|entry| entry.operation != "safe").count();
+            let mut most = notes.lock().unwrap();
+            *most = unprotected.max(*most);
+            succeeded("ok")
+        }
     };
-    world.other_relay(Unprotected, handler).drain().unwrap();
+    let relay = Relay::builder(&world.outbox)
+        .operation("safe", Operation::new(DEDUPLICATES, handler()))
+        .operation("pay", Operation::new(Unprotected, handler()))
+        .operation("mail", Operation::new(Unprotected, handler()))
+        .workers(1);
+    relay.build().unwrap().drain().unwrap();
     assert_eq!(*most.lock().unwrap(), 1);
-    assert_eq!(world.number("SELECT count(*) FROM outbox_receipt"), 6);
+    assert_eq!(world.number("SELECT count(*) FROM outbox_receipt"), 18);
+}
+
+/// A relay may take a stored contract back only where it says so.
+#[test]
+fn a_stored_contract_is_weakened_only_on_purpose() {
+    let world = World::new();
+    let (id, other) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
+    let holds = || world.outbox.operations().unwrap().pop().unwrap().downstream;
+    drop(world.relay(Unprotected));
+    drop(world.relay(DEDUPLICATES));
+    assert_eq!(holds(), Unprotected);
+    world.script.then(maybe_sent());
+    let weaker = world.operation(DEDUPLICATES).weaken_stored_contract();
+    relay_on(&world.outbox, weaker).drain().unwrap();
+    assert_eq!(holds(), DEDUPLICATES);
+    assert_eq!(world.entry(id).status, Status::Pending);
+    assert_eq!(world.entry(other).status, Status::Succeeded);
+    let short = DeduplicatesByKey { window: Duration::from_secs(600) };
+    drop(world.relay(short));
+    drop(world.relay(DEDUPLICATES));
+    assert_eq!(holds(), short, "the shorter window");
 }
 
 /// An old relay must not go on in a file that a newer build has migrated.
@@ -352,6 +379,51 @@ fn an_older_relay_stops_when_the_schema_moves_on() {
     assert_eq!(error.kind(), ErrorKind::Schema);
     assert_eq!(world.script.seen().len(), 1);
     assert_eq!(world.number("SELECT count(*) FROM outbox_lease WHERE state = 'pending'"), 2);
+}
+
+/// An outcome that is known when the schema moves on is written down all the same, under its
+/// claim: otherwise a migration would put every delivery on the way in doubt.
+#[test]
+fn what_is_known_when_the_schema_moves_on_is_recorded() {
+    for workers in [1, 2] {
+        let world = Arc::new(World::new());
+        for n in 0..50 {
+            world.enqueue(&pay(&n.to_string()));
+        }
+        let inner = Arc::clone(&world);
+        let operation = Operation::new(DEDUPLICATES, move |delivery: &sqlite_outbox::Delivery| {
+            if delivery.id() == 1 {
+                inner.sql("UPDATE outbox_meta SET schema_version = 2");
+            }
+            succeeded("ok")
+        });
+        let relay = Relay::builder(&world.outbox).operation("pay", operation).workers(workers);
+        let relay = relay.batch(1).build().unwrap();
+        assert_eq!(relay.drain().unwrap_err().kind(), ErrorKind::Schema);
+        assert_eq!(world.entry(1).status, Status::Succeeded);
+        assert_eq!(world.number("SELECT count(*) FROM outbox_lease WHERE state = 'in_flight'"), 0);
+    }
+}
+
+/// A handler that drains its own relay would wait for itself.
+#[test]
+fn a_drain_within_a_drain_is_refused() {
+    let world = World::new();
+    world.enqueue(&pay("a"));
+    let relay: Arc<std::sync::OnceLock<Relay>> = Arc::default();
+    let inner = Arc::clone(&relay);
+    let handler = move |_: &sqlite_outbox::Delivery| {
+        let refused = inner.get().unwrap().drain().unwrap_err();
+        assert!(refused.to_string().contains("being drained already"), "{refused}");
+        succeeded("ok")
+    };
+    let built = Relay::builder(&world.outbox)
+        .operation("pay", Operation::new(DEDUPLICATES, handler))
+        .workers(1)
+        .build()
+        .unwrap();
+    let relay = relay.get_or_init(|| built);
+    assert_eq!(relay.drain().unwrap().succeeded, 1);
 }
 
 trait ShutdownWhenStopped {

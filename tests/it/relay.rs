@@ -351,6 +351,40 @@ fn a_slow_operation_does_not_starve_another() {
     }
 }
 
+/// Busy operations kept every worker supplied, so that one which is claimed for idle workers
+/// alone never had its turn.
+#[test]
+fn an_unprotected_operation_has_its_turn_among_busy_ones() {
+    for workers in [1, 2] {
+        let world = World::new();
+        for operation in ["a", "b", "mail"] {
+            let count = if operation == "mail" { 10 } else { 400 };
+            let new = |n: usize| sqlite_outbox::Intent::new(operation, n.to_string());
+            let intents: Vec<_> = (0..count).map(new).collect();
+            world.outbox.transact(|tx| world.outbox.enqueue_all(tx, &intents)).unwrap();
+        }
+        let order: Arc<Mutex<Vec<String>>> = Arc::default();
+        let noting = |downstream| {
+            let notes = Arc::clone(&order);
+            Operation::new(downstream, move |delivery: &Delivery| {
+                notes.lock().unwrap().push(delivery.operation().to_owned());
+                succeeded("ok")
+            })
+        };
+        let relay = Relay::builder(&world.outbox)
+            .operation("a", noting(DEDUPLICATES))
+            .operation("b", noting(DEDUPLICATES))
+            .operation("mail", noting(Downstream::Unprotected))
+            .batch(20)
+            .workers(workers);
+        let handle = relay.build().unwrap().start().unwrap();
+        until(|| count(&world, Status::Succeeded) == 810);
+        handle.shutdown(LONG).unwrap();
+        let last = order.lock().unwrap().iter().rposition(|name| name == "mail").unwrap();
+        assert!(last < 700, "the last of ten went out as number {last} of 810");
+    }
+}
+
 #[test]
 fn an_observer_that_panics_is_contained() {
     let world = World::new();
