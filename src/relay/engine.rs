@@ -23,7 +23,7 @@ pub(super) struct Engine {
     writer: Writer,
     lanes: Vec<Lane>,
     /// Deliveries that are with a worker or wait for one, by fencing token and row.
-    held: HashMap<(i64, i64), (usize, Delivery)>,
+    held: HashMap<(i64, i64), (usize, Arc<Delivery>)>,
     /// How many bytes of payloads those have.
     held_bytes: usize,
     /// Deliveries whose handler never came back. Their workers are lost to the others.
@@ -31,7 +31,7 @@ pub(super) struct Engine {
     /// Outcomes that are not written yet. They are kept for as long as the process lives.
     unrecorded: Vec<(usize, Record)>,
     /// Deliveries to give back, because nobody started them.
-    unreleased: Vec<Delivery>,
+    unreleased: Vec<Arc<Delivery>>,
     random: fastrand::Rng,
     renew_at: i64,
     /// Where the turn of equal operations stands.
@@ -235,9 +235,9 @@ impl Engine {
         }
     }
 
-    fn hold(&mut self, lane: usize, delivery: Delivery) -> Work {
+    fn hold(&mut self, lane: usize, delivery: Arc<Delivery>) -> Work {
         self.held_bytes += delivery.payload.len();
-        self.held.insert((delivery.token, delivery.id), (lane, delivery.clone()));
+        self.held.insert((delivery.token, delivery.id), (lane, Arc::clone(&delivery)));
         let stuck_here = self.stuck.values().filter(|&&stuck| stuck == lane).count();
         let (workers, several) = (self.workers(), self.lanes.len() > 1);
         let lane_ref = &mut self.lanes[lane];
@@ -348,7 +348,7 @@ struct Plan {
 
 #[derive(Default)]
 struct Claims {
-    deliveries: Vec<(usize, Delivery)>,
+    deliveries: Vec<(usize, Arc<Delivery>)>,
     /// The next row must be claimed alone.
     quiet: bool,
     /// The lane whose next row must wait for an idle worker; it comes first then.
@@ -361,7 +361,7 @@ fn write_back(
     step: &mut Step<'_>,
     lanes: &[Lane],
     unrecorded: &[(usize, Record)],
-    unreleased: &[Delivery],
+    unreleased: &[Arc<Delivery>],
 ) -> Result<()> {
     for (lane, record) in unrecorded {
         step.record(record, &lanes[*lane].rules)?;
@@ -384,7 +384,7 @@ struct Renewed {
 fn renew(
     step: &mut Step<'_>,
     lanes: &[Lane],
-    held: &HashMap<(i64, i64), (usize, Delivery)>,
+    held: &HashMap<(i64, i64), (usize, Arc<Delivery>)>,
     lease: Duration,
 ) -> Result<Renewed> {
     let mut renewed = Renewed::default();

@@ -16,7 +16,7 @@ use crate::handler::{Delivery, Handler};
 /// A delivery on its way to a worker.
 pub(super) struct Work {
     pub lane: usize,
-    pub delivery: Delivery,
+    pub delivery: Arc<Delivery>,
     pub handler: Arc<dyn Handler>,
     pub policy: Arc<Policy>,
     /// How many workers may be busy with this lane at once.
@@ -26,7 +26,7 @@ pub(super) struct Work {
 /// What a worker has to say.
 pub(super) struct Report {
     pub lane: usize,
-    pub delivery: Delivery,
+    pub delivery: Arc<Delivery>,
     /// The outcome, or `None` where nothing was sent because it may not be any more.
     pub outcome: Option<Outcome>,
     pub took: Duration,

@@ -32,7 +32,7 @@ pub(crate) struct ClaimRequest<'a> {
 /// What a claim found.
 #[derive(Debug, Default)]
 pub(crate) struct Claimed {
-    pub deliveries: Vec<Delivery>,
+    pub deliveries: Vec<Arc<Delivery>>,
     /// The next due row died with its process before and must be claimed alone: the relay
     /// should let what it holds finish first.
     pub wants_to_be_alone: bool,
@@ -101,7 +101,7 @@ impl Step<'_> {
         candidate: Candidate,
         request: &ClaimRequest<'_>,
         policy: &Policy,
-    ) -> Result<Option<Delivery>> {
+    ) -> Result<Option<Arc<Delivery>>> {
         let operation = &request.rules.operation;
         let intent = match candidate.intent {
             Ok(intent) => intent,
@@ -132,7 +132,7 @@ impl Step<'_> {
             tries: facts.tries.saturating_add(1),
             ..facts
         };
-        Ok(Some(Delivery {
+        Ok(Some(Arc::new(Delivery {
             id: candidate.id,
             tenant_id: intent.tenant_id,
             operation: operation.clone(),
@@ -151,7 +151,7 @@ impl Step<'_> {
             facts,
             token,
             lease: Arc::new(Lease::new(expires_at, Arc::clone(&self.clock))),
-        }))
+        })))
     }
 
     /// Counts the attempt together with the claim, so that a crash cannot make it free.

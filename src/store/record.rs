@@ -1,5 +1,7 @@
 //! Writing down what became of an attempt.
 
+use std::sync::Arc;
+
 use rusqlite::{OptionalExtension, named_params};
 
 use super::read;
@@ -14,7 +16,7 @@ use crate::handler::Delivery;
 /// An outcome that waits to be written.
 #[derive(Debug)]
 pub(crate) struct Record {
-    pub delivery: Delivery,
+    pub delivery: Arc<Delivery>,
     pub outcome: Outcome,
     /// Where the next delay falls in its jitter, in `0.0..1.0`.
     pub roll: f64,
