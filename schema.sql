@@ -130,8 +130,36 @@ CREATE TABLE main.outbox_operation (
     owner         TEXT,
     key_recipe    TEXT,
     registered_at INTEGER NOT NULL,
+    -- Why it stands still, since when, and until when; NULL in paused_until waits for somebody.
+    paused_kind     TEXT CHECK (paused_kind IN ('operator', 'auth', 'breaker')),
+    paused_until    INTEGER,
+    paused_since    INTEGER,
+    paused_by       TEXT,
+    paused_reason   TEXT,
+    -- The row that tries out whether the pause can end, its claim, and how many such failed.
+    probe_id        INTEGER,
+    probe_token     INTEGER,
+    probes          INTEGER NOT NULL DEFAULT 0,
+    failures        INTEGER NOT NULL DEFAULT 0,
+    throttled_until INTEGER,
+    resumed_at      INTEGER,
+    -- What is left in the bucket of its rate, in thousandths of a send, and when that was.
+    bucket          INTEGER,
+    bucket_at       INTEGER,
     CHECK ((downstream = 'deduplicates') = (window_ms IS NOT NULL))
 ) STRICT, WITHOUT ROWID;
+
+-- The moves of operations themselves: pauses and their ends.
+CREATE TABLE main.outbox_operation_event (
+    seq       INTEGER PRIMARY KEY,
+    at        INTEGER NOT NULL,
+    operation TEXT    NOT NULL,
+    kind      TEXT    NOT NULL CHECK (kind IN ('paused', 'resumed')),
+    cause     TEXT    NOT NULL,
+    until     INTEGER,
+    actor     TEXT,
+    reason    TEXT
+) STRICT;
 
 CREATE VIEW main.outbox_status AS
 SELECT o.id, o.tenant_id, o.operation, o.entity_id, o.intent_version, o.idempotency_key, o.endpoint,

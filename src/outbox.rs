@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
@@ -12,6 +13,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::core::contract::StoredContract;
 use crate::core::entry::{AuditEvent, Entry, Filter, OperationStats};
 use crate::core::intent::Intent;
+use crate::core::millis;
 use crate::error::{Error, Result};
 use crate::store::{self, Enqueued, ReplayReport, Store};
 
@@ -191,18 +193,12 @@ impl Outbox {
         self.inner.store.stats(self.now())
     }
 
-    /// The operations whose contract is stored, and what it says.
+    /// The operations that relays have registered: their contracts, and why they stand still.
     ///
     /// # Errors
     /// The file cannot be read.
     pub fn operations(&self) -> Result<Vec<StoredContract>> {
-        let stored = |(operation, contract): (String, store::Contract)| StoredContract {
-            operation,
-            downstream: contract.downstream,
-            on_dead: contract.on_dead,
-            provider: contract.provider,
-        };
-        Ok(self.inner.store.contracts()?.into_iter().map(stored).collect())
+        self.inner.store.operations()
     }
 
     /// Whether [`replay`](Self::replay) would be accepted now. Changes nothing.
@@ -211,6 +207,34 @@ impl Outbox {
     /// As [`replay`](Self::replay).
     pub fn check_replay(&self, id: i64) -> Result<()> {
         self.inner.store.check_replay(id, self.now())
+    }
+
+    /// Pauses an operation for a time, or until it is resumed. Its intents wait and use up nothing;
+    /// what is on the way is finished. Holds for every relay on the file, over restarts.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound) where no relay has registered the operation.
+    pub fn pause(
+        &self,
+        operation: &str,
+        length: Option<Duration>,
+        actor: &str,
+        reason: Option<&str>,
+    ) -> Result<()> {
+        let now = self.now();
+        let until = length.map(|length| now.saturating_add(millis(length)));
+        self.inner.store.pause(operation, until, (actor, reason), now)
+    }
+
+    /// Ends a pause of any kind: by a person, by refused credentials, or by the breaker. Returns
+    /// whether there was one.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound) where no relay has registered the operation.
+    pub fn resume(&self, operation: &str, actor: &str, reason: Option<&str>) -> Result<bool> {
+        let stood = self.inner.store.resume(operation, (actor, reason), self.now())?;
+        self.wake();
+        Ok(stood)
     }
 
     /// Gives one dead intent, or one that needs review and is safe to repeat, another round: the

@@ -66,7 +66,7 @@ pub(crate) fn classify(
         307 | 308 => Outcome::Rejected(fail("redirect", "moved; redirects are not followed")),
         // Also 301 to 303: an application may act and then point to a page about it.
         300..=399 => Outcome::MaybeSent(fail("redirect", "redirects are not followed")),
-        401 | 403 | 407 => Outcome::Rejected(fail("auth", "credentials were not accepted")),
+        401 | 403 | 407 => Outcome::Unauthorized(fail("auth", "credentials were not accepted")),
         408 | 421 | 423 | 425 => {
             Outcome::Transient(fail("transient", "not processed and may be repeated"))
         }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::flow::Pause;
+
 /// What a downstream does when it gets the same request twice. There is no default: a wrong
 /// answer here is a double charge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +45,8 @@ pub struct StoredContract {
     pub on_dead: OnDead,
     /// The provider's name, where one was given.
     pub provider: Option<String>,
+    /// Why it stands still, where it does.
+    pub pause: Option<Pause>,
 }
 
 /// What a dead row does to later rows of its ordering key.

@@ -99,6 +99,10 @@ pub(crate) fn decide(
             let delay = policy.delay(facts.tries, failure, roll);
             retry_or_give_up(facts, failure, policy, now, delay)
         }
+        Outcome::Unauthorized(failure) => {
+            facts.attempts = facts.attempts.saturating_sub(1);
+            pending(facts, now, failure, policy)
+        }
         Outcome::Rejected(failure) => buried(facts, failure, ""),
         Outcome::NeedsReview(failure) => {
             facts.in_doubt_since.get_or_insert(facts.claimed_at);

@@ -14,6 +14,7 @@ pub(crate) mod decide;
 pub(crate) mod endpoint;
 pub(crate) mod entry;
 #[cfg_attr(not(feature = "http"), allow(dead_code))]
+pub(crate) mod flow;
 pub(crate) mod header;
 pub(crate) mod intent;
 pub(crate) mod key;

@@ -147,6 +147,9 @@ pub enum Outcome {
     Transient(Failure),
     /// The downstream asked to slow down and did not apply the request; uses no attempt.
     Limited(Failure),
+    /// The downstream refused the credentials and did not apply the request. The row waits, uses
+    /// no attempt, and the operation is paused.
+    Unauthorized(Failure),
     /// The downstream refused for good and did not apply the request.
     Rejected(Failure),
     /// The answer cannot be acted on by a machine: a person must look.
@@ -162,6 +165,7 @@ impl Outcome {
             | Self::MaybeSent(f)
             | Self::Transient(f)
             | Self::Limited(f)
+            | Self::Unauthorized(f)
             | Self::Rejected(f)
             | Self::NeedsReview(f) => Some(f),
         }

@@ -305,7 +305,21 @@ impl Http {
             Err(outcome) => return outcome,
         };
         let first = delivery.attempt() <= 1 && delivery.facts.in_doubt_since.is_none();
-        classify(&answer, &self.rules, delivery.downstream(), first, SystemClock.now())
+        let now = SystemClock.now();
+        match classify(&answer, &self.rules, delivery.downstream(), first, now) {
+            // No credentials went to an address of the intent's own, so nothing is wrong with
+            // them, and the operation's other intents must not wait.
+            Outcome::Unauthorized(failure) if !self.is_trusted(delivery) => {
+                Outcome::Rejected(failure)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Whether a delivery goes where the configuration says.
+    fn is_trusted(&self, delivery: &Delivery) -> bool {
+        let Some(endpoint) = delivery.endpoint() else { return true };
+        check_endpoint(endpoint).is_ok_and(|uri| self.trust.trusts(&origin(&uri)))
     }
 
     /// Sends the request and reads the answer without judging it.

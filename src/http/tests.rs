@@ -74,6 +74,7 @@ fn kind(outcome: &Outcome) -> (&'static str, &str) {
         Outcome::MaybeSent(_) => "maybe_sent",
         Outcome::Transient(_) => "transient",
         Outcome::Limited(_) => "limited",
+        Outcome::Unauthorized(_) => "unauthorized",
         Outcome::Rejected(_) => "rejected",
         Outcome::NeedsReview(_) => "needs_review",
     };

@@ -32,6 +32,10 @@ pub(super) struct Engine {
     unrecorded: Vec<(usize, Record)>,
     /// Deliveries to give back, because nobody started them.
     unreleased: Vec<Arc<Delivery>>,
+    /// Claims one row and records it before the next: nobody renews what waits meanwhile.
+    pub one_at_a_time: bool,
+    /// Lanes that were paused: what waits for a worker there must not be sent.
+    paused: Vec<usize>,
     random: fastrand::Rng,
     renew_at: i64,
     /// Where the turn of equal operations stands.
@@ -78,6 +82,8 @@ impl Engine {
             stuck: HashMap::new(),
             unrecorded: Vec::new(),
             unreleased: Vec::new(),
+            one_at_a_time: false,
+            paused: Vec::new(),
             random,
             renew_at: 0,
             turn: 0,
@@ -157,7 +163,7 @@ impl Engine {
         let (shard, space) = (self.shared.options.shard, self.space());
         for (index, lane) in self.lanes.iter().enumerate() {
             let has_room = space.room(index, lane) > 0;
-            if has_room && self.writer.has_due(&lane.rules.operation, shard, now)? {
+            if has_room && self.writer.has_due(&lane.rules, shard, now)? {
                 return Ok(true);
             }
         }
@@ -165,16 +171,21 @@ impl Engine {
     }
 
     /// When the next row comes due, or the next lease runs out, of what there is room for.
-    pub fn next_due(&self) -> Result<Option<i64>> {
+    pub fn next_due(&self, now: i64) -> Result<Option<i64>> {
         let (mut next, space) = (None, self.space());
         for (index, lane) in self.lanes.iter().enumerate() {
             if space.room(index, lane) == 0 {
                 continue;
             }
-            let due = self.writer.next_due(&lane.rules.operation, self.shared.options.shard)?;
+            let due = self.writer.next_due(&lane.rules, self.shared.options.shard, now)?;
             next = next.into_iter().chain(due).min();
         }
         Ok(next)
+    }
+
+    /// Lanes that were paused since this was asked last.
+    pub fn take_paused(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.paused)
     }
 
     pub fn must_renew(&self, now: i64) -> bool {
@@ -222,6 +233,8 @@ impl Engine {
         renewed.lost.iter().for_each(|lease| lease.revoke());
         renewed.overdue.iter().for_each(|key| self.give_up_on(*key));
         self.publish(&stepped.events);
+        let is_paused = |(_, lane): &(usize, &Lane)| stepped.paused.contains(&lane.rules.operation);
+        self.paused.extend(self.lanes.iter().enumerate().filter(is_paused).map(|(index, _)| index));
         Ok(claims.deliveries.into_iter().map(|(lane, d)| self.hold(lane, d)).collect())
     }
 
@@ -297,6 +310,9 @@ impl Engine {
         let held = self.lanes.iter().map(|lane| (lane.held, lane.workers_max(workers, several)));
         let bytes_left = bytes_max.saturating_sub(self.held_bytes);
         let mut space = Space::new(options, workers, bytes_left, held);
+        if self.one_at_a_time {
+            space.limit_to_one();
+        }
         let alone = self.held.values().any(|(_, held)| held.facts.lost > 0);
         let wants_idle = self.wants_idle && space.idle() == 0;
         if alone || wants_idle || (self.quiet && !self.held.is_empty()) {
@@ -413,7 +429,7 @@ fn claim(step: &mut Step<'_>, lanes: &[Lane], plan: &mut Plan, lease_ms: i64) ->
         if limit == 0 {
             // Its turn is kept: whoever comes after it would keep the workers busy for ever.
             let waits = plan.space.idle() == 0 && lanes[index].waits_for_idle();
-            if waits && step.has_due(&lanes[index].rules.operation, plan.shard)? {
+            if waits && step.has_due(&lanes[index].rules, plan.shard)? {
                 claims.wants_idle = Some(index);
                 break;
             }

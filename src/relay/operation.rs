@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::core::backoff::Backoff;
 use crate::core::contract::{Downstream, OnDead};
 use crate::core::decide::Policy;
+use crate::core::flow::{Limits, Rate};
 use crate::error::{Error, Result};
 use crate::handler::Handler;
 use crate::store::{Contract, Rules};
@@ -21,6 +22,8 @@ pub struct Operation {
     max_attempts: u32,
     give_up_after: Duration,
     max_in_flight: Option<usize>,
+    breaker_after: Option<u32>,
+    rate: Option<Rate>,
     priority: i32,
     on_dead: OnDead,
     provider: Option<String>,
@@ -39,6 +42,8 @@ impl Operation {
             max_attempts: 10,
             give_up_after: Duration::from_secs(72 * 3600),
             max_in_flight: None,
+            breaker_after: Some(10),
+            rate: None,
             priority: 0,
             on_dead: OnDead::Block,
             provider: None,
@@ -68,11 +73,29 @@ impl Operation {
         self
     }
 
-    /// At most so many deliveries of this operation at once in this relay. Defaults to one less
-    /// than the workers where the relay has several operations, so that none can take them all.
+    /// At most so many deliveries of this operation at once, over all relays on the file. Defaults
+    /// to one less than the workers of this relay where it has several operations, so that none
+    /// can take them all.
     #[must_use]
     pub fn max_in_flight(mut self, max: usize) -> Self {
         self.max_in_flight = Some(max);
+        self
+    }
+
+    /// So many failures in a row pause the operation: attempts that did not reach the downstream,
+    /// or whose answer did not come or was ambiguous. One intent at a time then tries whether it
+    /// is back; the others use up nothing meanwhile. An intent that names its own endpoint counts
+    /// only where it did not reach it. 0 switches the breaker off. Defaults to 10.
+    #[must_use]
+    pub fn breaker_after(mut self, failures: u32) -> Self {
+        self.breaker_after = (failures > 0).then_some(failures);
+        self
+    }
+
+    /// At most so many sends in such a time, over all relays on the file. Defaults to no limit.
+    #[must_use]
+    pub fn rate(mut self, count: u32, per: Duration) -> Self {
+        self.rate = Some(Rate { count, per });
         self
     }
 
@@ -141,6 +164,11 @@ impl Operation {
                 time_limit: self.handler.time_limit(),
             },
             on_dead: self.on_dead,
+            limits: Limits {
+                breaker_after: self.breaker_after,
+                max_in_flight: self.max_in_flight,
+                rate: self.rate,
+            },
         }
     }
 
@@ -153,6 +181,12 @@ impl Operation {
         }
         if self.max_in_flight == Some(0) {
             return Err(in_operation(Error::invalid("max_in_flight", "must be 1 or more")));
+        }
+        if self.rate.is_some_and(|rate| rate.count == 0 || rate.per.is_zero()) {
+            return Err(in_operation(Error::invalid(
+                "rate",
+                "must be at least one send in some time",
+            )));
         }
         let time_limit = self.handler.time_limit();
         if time_limit >= lease {

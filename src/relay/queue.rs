@@ -54,6 +54,15 @@ impl Queue {
         std::mem::take(&mut self.lock().waiting)
     }
 
+    /// Takes back what no worker has started of one lane.
+    pub fn take_back_of(&self, lane: usize) -> VecDeque<Work> {
+        let mut state = self.lock();
+        let (of_lane, others) =
+            std::mem::take(&mut state.waiting).into_iter().partition(|work| work.lane == lane);
+        state.waiting = others;
+        of_lane
+    }
+
     /// Sends the workers home.
     pub fn close(&self) {
         self.lock().closed = true;

@@ -16,6 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 pub(super) fn drain_inline(shared: &Shared, engine: &mut Engine) -> Result<()> {
     let clock = shared.outbox.clock();
     let mut patience = Patience::new(shared.options.lease);
+    engine.one_at_a_time = true;
     loop {
         engine.discover()?;
         let now = clock.now();
@@ -242,7 +243,7 @@ impl<'a> Run<'a> {
         self.engine.maybe_more = false;
         self.look_again_at = Instant::now() + SAFETY_POLL;
         let due = self.engine.has_due(now)?;
-        self.next_due = if due { None } else { self.engine.next_due()? };
+        self.next_due = if due { None } else { self.engine.next_due(now)? };
         Ok(due)
     }
 
@@ -257,6 +258,11 @@ impl<'a> Run<'a> {
     }
 
     fn hand_out(&mut self, works: Vec<Work>) {
+        for lane in self.engine.take_paused() {
+            for work in self.channels.deliveries.take_back_of(lane) {
+                self.engine.give_back(work);
+            }
+        }
         for work in works {
             self.channels.deliveries.push(work);
         }

@@ -8,6 +8,7 @@ use rusqlite::{Row as SqlRow, named_params};
 use super::read;
 use super::step::{HAS_DUE, Row, Rules, Step};
 use crate::core::decide::{self, Decision, Facts, Policy};
+use crate::core::flow::Gate;
 use crate::core::status::Status;
 use crate::error::Result;
 use crate::event::EventKind;
@@ -47,7 +48,12 @@ impl Step<'_> {
     pub fn claim(&mut self, request: &ClaimRequest<'_>) -> Result<Claimed> {
         let policy = self.policy(request.rules)?;
         let mut claimed = Claimed::default();
-        for candidate in self.candidates(request)? {
+        let (limit, is_probe) = match self.gate(request.rules)? {
+            Gate::Open(limit) => (limit.min(request.limit), false),
+            Gate::Probe => (1, true),
+            Gate::Closed { .. } => return Ok(claimed),
+        };
+        for candidate in self.candidates(request, limit)? {
             if candidate.facts.lost > 0 && !(request.holds_nothing && claimed.deliveries.is_empty())
             {
                 claimed.wants_to_be_alone = claimed.deliveries.is_empty();
@@ -61,16 +67,23 @@ impl Step<'_> {
                 }
             }
         }
+        if is_probe {
+            self.begin_probe(&request.rules.operation, claimed.deliveries.first());
+        }
+        self.take_from_bucket(request.rules, claimed.deliveries.len());
         Ok(claimed)
     }
 
-    /// Whether anything of this operation is due.
-    pub fn has_due(&self, operation: &str, (index, count): (u32, u32)) -> Result<bool> {
+    /// Whether anything of this operation is due and may be sent.
+    pub fn has_due(&mut self, rules: &Rules, (index, count): (u32, u32)) -> Result<bool> {
+        if matches!(self.gate(rules)?, Gate::Closed { .. }) {
+            return Ok(false);
+        }
         let mut statement = self.tx.prepare_cached(HAS_DUE)?;
-        Ok(statement.query_row((operation, self.now, count, index), |row| row.get(0))?)
+        Ok(statement.query_row((&rules.operation, self.now, count, index), |row| row.get(0))?)
     }
 
-    fn candidates(&self, request: &ClaimRequest<'_>) -> Result<Vec<Candidate>> {
+    fn candidates(&self, request: &ClaimRequest<'_>, limit: usize) -> Result<Vec<Candidate>> {
         let mut statement = self.tx.prepare_cached(CANDIDATES)?;
         let (index, count) = request.shard;
         let rows = statement.query_map(
@@ -79,7 +92,7 @@ impl Step<'_> {
                 ":now": self.now,
                 ":count": count,
                 ":index": index,
-                ":limit": i64::try_from(request.limit).unwrap_or(i64::MAX),
+                ":limit": i64::try_from(limit).unwrap_or(i64::MAX),
             },
             |row| read_candidate(row, &request.rules.operation),
         )?;
@@ -108,7 +121,7 @@ impl Step<'_> {
             Err(why) => {
                 let decision = unreadable(candidate.facts, &why);
                 let row = pending_row(candidate.id, operation, "", None, candidate.token);
-                self.apply(row, EventKind::Unreadable, &decision, request.rules.on_dead)?;
+                self.apply(row, Some(EventKind::Unreadable), &decision, request.rules.on_dead)?;
                 log::warn!("intent {} cannot be read and is parked: {why}", candidate.id);
                 return Ok(None);
             }
@@ -119,7 +132,7 @@ impl Step<'_> {
             let tenant_id = &intent.tenant_id;
             let row =
                 pending_row(candidate.id, operation, tenant_id, ordering_key, candidate.token);
-            self.apply(row, EventKind::Withheld, &decision, request.rules.on_dead)?;
+            self.apply(row, Some(EventKind::Withheld), &decision, request.rules.on_dead)?;
             return Ok(None);
         }
         let expires_at = self.now.saturating_add(request.lease_ms);
@@ -184,6 +197,7 @@ impl Step<'_> {
 
     /// Gives a row back that no worker has started; the attempt is not counted.
     pub fn release(&mut self, delivery: &Delivery) -> Result<bool> {
+        self.forget_probe(&delivery.operation, delivery.id, delivery.token)?;
         if self.settle_with_late_proof(Row::claimed(delivery), &not_started(delivery.facts))? {
             return Ok(true);
         }
@@ -225,8 +239,9 @@ impl Step<'_> {
     }
 
     fn lose(&mut self, row: Row<'_>, facts: &Facts, rules: &Rules) -> Result<()> {
+        self.forget_probe(&rules.operation, row.id, row.token.unwrap_or_default())?;
         let decision = decide::decide_lost(facts, &self.policy(rules)?, self.now);
-        if !self.apply(row, EventKind::LeaseLost, &decision, rules.on_dead)? {
+        if !self.apply(row, Some(EventKind::LeaseLost), &decision, rules.on_dead)? {
             self.settle_with_late_proof(row, &decision)?;
         }
         Ok(())

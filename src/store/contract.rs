@@ -54,6 +54,12 @@ pub(crate) fn register(
             },
         )?;
     }
+    // A relay that starts may have new credentials: it tries them at once.
+    tx.execute(
+        "UPDATE main.outbox_operation SET paused_until = :now
+         WHERE operation = :operation AND paused_kind = 'auth' AND paused_until > :now",
+        named_params! { ":operation": operation, ":now": now },
+    )?;
     tx.commit()?;
     Ok(effective)
 }

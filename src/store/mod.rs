@@ -4,6 +4,7 @@ mod claim;
 mod connection;
 mod contract;
 mod enqueue;
+mod flow;
 mod operator;
 #[cfg(test)]
 mod plan;
@@ -24,6 +25,7 @@ pub(crate) use record::Record;
 pub(crate) use schema::VERSION as SCHEMA_VERSION;
 pub(crate) use step::{Rules, Step, Writer};
 
+use crate::core::contract::StoredContract;
 use crate::core::entry::{AuditEvent, Entry, Filter, OperationStats};
 use crate::core::intent::Prepared;
 use crate::error::Result;
@@ -114,8 +116,20 @@ impl Store {
         read::stats(&*self.reader()?, now)
     }
 
-    pub fn contracts(&self) -> Result<Vec<(String, Contract)>> {
-        contract::all(&*self.reader()?)
+    pub fn operations(&self) -> Result<Vec<StoredContract>> {
+        let conn = self.reader()?;
+        let mut operations = Vec::new();
+        for (operation, contract) in contract::all(&conn)? {
+            let pause = flow::load(&conn, &operation)?.and_then(|flow| flow.pause);
+            operations.push(StoredContract {
+                operation,
+                downstream: contract.downstream,
+                on_dead: contract.on_dead,
+                provider: contract.provider,
+                pause,
+            });
+        }
+        Ok(operations)
     }
 
     pub fn register(
@@ -126,6 +140,20 @@ impl Store {
         now: i64,
     ) -> Result<Contract> {
         contract::register(&mut *self.connection()?, operation, own, weaken, now)
+    }
+
+    pub fn pause(
+        &self,
+        operation: &str,
+        until: Option<i64>,
+        by: (&str, Option<&str>),
+        now: i64,
+    ) -> Result<()> {
+        flow::pause(&mut *self.connection()?, operation, until, by, now)
+    }
+
+    pub fn resume(&self, operation: &str, by: (&str, Option<&str>), now: i64) -> Result<bool> {
+        flow::resume(&mut *self.connection()?, operation, by, now)
     }
 
     pub fn replay(

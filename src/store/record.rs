@@ -28,21 +28,27 @@ impl Step<'_> {
     pub fn record(&mut self, record: &Record, rules: &Rules) -> Result<()> {
         let Record { delivery, outcome, roll } = record;
         let policy = self.policy(rules)?;
-        let decision = decide::decide(&delivery.facts, outcome, &policy, self.now, *roll);
         let row = Row::claimed(delivery);
+        let failed_probe = self.is_failed_probe(delivery, outcome)?;
+        let facts = if failed_probe { uncounted(delivery.facts, outcome) } else { delivery.facts };
+        let decision = decide::decide(&facts, outcome, &policy, self.now, *roll);
+        // It is the operation that waits now, not the row; but the row steps back, so that the
+        // next probe is another one.
+        let is_silent = failed_probe && decision.status == Status::Pending;
+        let kind = (!is_silent).then_some(EventKind::Attempt);
         let written = match outcome {
             Outcome::Succeeded(receipt) => {
                 self.settle(row, EventKind::Attempt, &decision, Some(receipt))?
             }
             _ => {
-                self.apply(row, EventKind::Attempt, &decision, rules.on_dead)?
+                self.apply(row, kind, &decision, rules.on_dead)?
                     || self.settle_with_late_proof(row, &decision)?
             }
         };
         if !written {
             self.record_late(row, outcome, &decision)?;
         }
-        Ok(())
+        self.learn(record, rules, decision.due_at)
     }
 
     /// An earlier attempt proved success while this one was in flight: that is the outcome,
@@ -129,5 +135,16 @@ impl Step<'_> {
             ":late_receipt": receipt.to_json(),
         })?;
         Ok(())
+    }
+}
+
+/// What is known about a row whose attempt was only a probe: it costs neither a try nor an attempt.
+fn uncounted(facts: Facts, outcome: &Outcome) -> Facts {
+    // Where the decision itself gives the attempt back, it is not given back twice.
+    let counted = u32::from(matches!(outcome, Outcome::MaybeSent(_)));
+    Facts {
+        attempts: facts.attempts.saturating_sub(counted),
+        tries: facts.tries.saturating_sub(1),
+        ..facts
     }
 }

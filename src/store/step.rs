@@ -7,10 +7,12 @@ use std::sync::Arc;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, named_params};
 
 use super::contract::{self, Contract};
+use super::flow;
 use super::schema;
 use crate::clock::Clock;
 use crate::core::contract::OnDead;
 use crate::core::decide::{Decision, Policy};
+use crate::core::flow::{Flow, Gate, Limits};
 use crate::core::outcome::Receipt;
 use crate::core::status::Status;
 use crate::error::{Error, ErrorKind, Result};
@@ -30,6 +32,7 @@ pub(crate) struct Rules {
     pub operation: String,
     pub policy: Policy,
     pub on_dead: OnDead,
+    pub limits: Limits,
 }
 
 impl Writer {
@@ -38,18 +41,40 @@ impl Writer {
     }
 
     /// Whether anything is due now for this operation, without taking the write lock: a row of
-    /// this shard, or anybody's lease that ran out.
-    pub fn has_due(&self, operation: &str, shard: (u32, u32), now: i64) -> Result<bool> {
-        let mut statement = self.conn.prepare_cached(HAS_DUE)?;
-        let (index, count) = shard;
-        Ok(statement.query_row((operation, now, count, index), |row| row.get(0))?)
+    /// this shard that may be sent, or anybody's lease that ran out.
+    pub fn has_due(&self, rules: &Rules, (index, count): (u32, u32), now: i64) -> Result<bool> {
+        let is_open = !matches!(self.gate(rules, now)?, Gate::Closed { .. });
+        let mut statement =
+            self.conn.prepare_cached(if is_open { HAS_DUE } else { HAS_EXPIRED })?;
+        let found = if is_open {
+            statement.query_row((&rules.operation, now, count, index), |row| row.get(0))
+        } else {
+            statement.query_row((&rules.operation, now), |row| row.get(0))
+        };
+        Ok(found?)
     }
 
-    /// When the next row of this operation comes due, or the next lease of it runs out.
-    pub fn next_due(&self, operation: &str, shard: (u32, u32)) -> Result<Option<i64>> {
+    /// When the next row of this operation may be sent, or the next lease of it runs out.
+    pub fn next_due(
+        &self,
+        rules: &Rules,
+        (index, count): (u32, u32),
+        now: i64,
+    ) -> Result<Option<i64>> {
         let mut statement = self.conn.prepare_cached(NEXT_DUE)?;
-        let (index, count) = shard;
-        Ok(statement.query_row((operation, count, index), |row| row.get(0))?)
+        let (pending, expiry): (Option<i64>, Option<i64>) = statement
+            .query_row((&rules.operation, count, index), |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let pending = match self.gate(rules, now)? {
+            // Without a time, whatever opens it is a commit, and those are noticed.
+            Gate::Closed { until, .. } => pending.zip(until).map(|(due, until)| due.max(until)),
+            _ => pending,
+        };
+        Ok(pending.into_iter().chain(expiry).min())
+    }
+
+    fn gate(&self, rules: &Rules, now: i64) -> Result<Gate> {
+        let flow = flow::load(&self.conn, &rules.operation)?.unwrap_or_default();
+        flow::gate_of(&self.conn, &rules.operation, &flow, &rules.limits, now)
     }
 
     /// The operations that have rows which may act, found by skipping through the index.
@@ -92,6 +117,8 @@ impl Writer {
             clock,
             token: None,
             contracts: BTreeMap::new(),
+            flows: BTreeMap::new(),
+            paused: Vec::new(),
             settled: BTreeMap::new(),
             events: Vec::new(),
         })
@@ -104,14 +131,17 @@ pub(super) const HAS_DUE: &str = "
         OR EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
                    WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2)";
 
+pub(super) const HAS_EXPIRED: &str = "
+    SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
+                   WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2)";
+
+/// The first due time of a pending row, and the first expiry of a lease.
 pub(super) const NEXT_DUE: &str = "
-    SELECT min(due_at) FROM (
-        SELECT (SELECT due_at FROM main.outbox_lease INDEXED BY outbox_lease_due
-                WHERE operation = ?1 AND state = 'pending' AND due_at IS NOT NULL AND id % ?2 = ?3
-                ORDER BY due_at, id LIMIT 1) AS due_at
-        UNION ALL
-        SELECT min(due_at) FROM main.outbox_lease INDEXED BY outbox_lease_due
-        WHERE operation = ?1 AND state = 'in_flight' AND due_at IS NOT NULL)";
+    SELECT (SELECT due_at FROM main.outbox_lease INDEXED BY outbox_lease_due
+            WHERE operation = ?1 AND state = 'pending' AND due_at IS NOT NULL AND id % ?2 = ?3
+            ORDER BY due_at, id LIMIT 1),
+           (SELECT min(due_at) FROM main.outbox_lease INDEXED BY outbox_lease_due
+            WHERE operation = ?1 AND state = 'in_flight' AND due_at IS NOT NULL)";
 
 pub(super) const HEAD: &str = "
     SELECT id FROM main.outbox_keyed WHERE tenant_id = ?1 AND ordering_key = ?2
@@ -125,6 +155,9 @@ pub(crate) struct Step<'a> {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) token: Option<i64>,
     contracts: BTreeMap<String, Option<Contract>>,
+    /// The flows read so far: as they were, and as they are now.
+    pub(super) flows: BTreeMap<String, (Flow, Flow)>,
+    pub(super) paused: Vec<String>,
     settled: BTreeMap<(String, Status), i64>,
     pub(super) events: Vec<Event>,
 }
@@ -133,6 +166,8 @@ pub(crate) struct Step<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Stepped {
     pub events: Vec<Event>,
+    /// Operations that were paused by what this step recorded.
+    pub paused: Vec<String>,
 }
 
 /// The row a decision is about, and the claim it must still be under.
@@ -164,9 +199,10 @@ impl Step<'_> {
     /// Makes everything durable and hands out the events, which nobody may see before.
     pub fn commit(mut self) -> Result<Stepped> {
         self.count_settled()?;
-        let Step { tx, events, .. } = self;
+        self.save_flows()?;
+        let Step { tx, events, paused, .. } = self;
         tx.commit()?;
-        Ok(Stepped { events })
+        Ok(Stepped { events, paused })
     }
 
     /// The token of this step's claims. Drawn once, from a counter that never goes back, and
@@ -205,10 +241,11 @@ impl Step<'_> {
     }
 
     /// Stores a decision, if the row is still under the claim it was made for. Returns whether.
+    /// Without a kind it leaves no event: a probe that failed has told nothing about its row.
     pub(super) fn apply(
         &mut self,
         row: Row<'_>,
-        kind: EventKind,
+        kind: Option<EventKind>,
         decision: &Decision,
         on_dead: OnDead,
     ) -> Result<bool> {
@@ -248,7 +285,9 @@ impl Step<'_> {
                 _ => self.yield_to_earlier(row.id, row.tenant_id, ordering_key)?,
             }
         }
-        self.event(row, kind, decision.status, decision, None)?;
+        if let Some(kind) = kind {
+            self.event(row, kind, decision.status, decision, None)?;
+        }
         Ok(true)
     }
 

@@ -202,17 +202,31 @@ fn what_the_downstream_cannot_do_at_all_is_final() {
     row(&["/status/501", "/status/505"], "permanent", DEAD).holds();
 }
 
+/// Refused credentials are nobody's fault but the configuration's: the intent waits, and so does
+/// the whole operation.
 #[test]
-fn refused_credentials_are_final_until_they_are_fixed() {
-    row(&["/status/401", "/status/403", "/status/407"], "auth", DEAD).holds();
-
-    let wire = Wire::new();
-    let id = wire.world.enqueue(&pay("order-1"));
-    wire.drain(Unprotected, "/status/401");
-    wire.world.outbox.replay(id, "alice", Some("new credentials")).unwrap();
-    wire.drain(Unprotected, "/naive");
-    assert_eq!(wire.world.entry(id).status, Succeeded);
-    assert_eq!(wire.server.distinct_keys().len(), 1);
+fn refused_credentials_pause_the_operation() {
+    for downstream in [Unprotected, DEDUPLICATES] {
+        for path in ["/status/401", "/status/403", "/status/407"] {
+            let wire = Wire::new();
+            let (id, other) = (wire.world.enqueue(&pay("a")), wire.world.enqueue(&pay("b")));
+            let relay = wire.relay(downstream, wire.to(path));
+            relay.drain().unwrap();
+            relay.drain().unwrap();
+            assert_eq!(wire.server.requests().len(), 1, "{path}");
+            for id in [id, other] {
+                assert_eq!(wire.world.entry(id).status, Pending, "{path}");
+                assert_eq!(wire.world.entry(id).attempts, 0, "{path}");
+            }
+            assert_eq!(wire.class(id).as_deref(), Some("auth"));
+            wire.world.outbox.resume("pay", "alice", Some("new credentials")).unwrap();
+            wire.drain(downstream, "/naive");
+            assert_eq!(wire.world.entry(id).status, Succeeded);
+            assert_eq!(wire.world.entry(other).status, Succeeded);
+            assert_eq!(wire.server.requests().len(), 3, "{path}");
+            assert_eq!(wire.server.distinct_keys().len(), 2);
+        }
+    }
 }
 
 #[test]
@@ -255,7 +269,7 @@ fn unprocessable_after_an_earlier_attempt_needs_review() {
 /// The refusal is about the second request; the first may have been carried out all the same.
 #[test]
 fn a_refusal_after_an_attempt_in_doubt_needs_review() {
-    for refusal in ["/status/400", "/status/401", "/status/404", "/status/501", "/redirect/307/x"] {
+    for refusal in ["/status/400", "/status/404", "/status/501", "/redirect/307/x"] {
         let wire = Wire::new();
         let id = wire.world.enqueue(&pay("order-1"));
         for path in ["/lostdedupe/1", refusal, "/ok"] {

@@ -2,6 +2,7 @@
 #![allow(clippy::similar_names, clippy::items_after_statements)]
 #[cfg(feature = "http")]
 mod answers;
+mod breaker;
 mod cancel;
 mod cases;
 #[cfg(feature = "http")]

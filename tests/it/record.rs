@@ -4,7 +4,7 @@ use sqlite_outbox::{Delivery, ErrorKind, Status};
 
 use crate::world::{
     DEDUPLICATES, START, World, limited, maybe_sent, needs_review, not_sent, pay, rejected,
-    transient,
+    relay_on, transient,
 };
 use sqlite_outbox::Downstream::Unprotected;
 
@@ -80,7 +80,9 @@ fn what_never_left_costs_no_attempt() {
     let world = World::new();
     let id = world.enqueue(&pay("a"));
     world.script.times(40, &not_sent());
-    let relay = world.relay(DEDUPLICATES);
+    // Without the breaker, under which most of these would be probes, which cost nothing at all.
+    let operation = world.operation(DEDUPLICATES).breaker_after(0);
+    let relay = relay_on(&world.outbox, operation);
     for _ in 0..40 {
         assert_eq!(relay.drain().unwrap().retried, 1);
         world.advance(3600);

@@ -29,6 +29,7 @@ fn word(outcome: &Outcome) -> String {
         Outcome::MaybeSent(_) => "maybe_sent",
         Outcome::Transient(_) => "transient",
         Outcome::Limited(_) => "limited",
+        Outcome::Unauthorized(_) => "unauthorized",
         Outcome::Rejected(_) => "rejected",
         Outcome::NeedsReview(_) => "needs_review",
     };
@@ -48,7 +49,7 @@ fn expected(status: u16, downstream: Downstream, first: bool) -> &'static str {
         200..=299 => "succeeded",
         307 | 308 => "rejected/redirect",
         300..=399 => "maybe_sent/redirect",
-        401 | 403 | 407 => "rejected/auth",
+        401 | 403 | 407 => "unauthorized/auth",
         408 | 421 | 423 | 425 => "transient/transient",
         409 if downstream == UNPROTECTED => "needs_review/conflict",
         409 => "maybe_sent/conflict",
@@ -88,7 +89,7 @@ fn retry_after_is_handed_on_or_said_to_be_malformed() {
         (429, "limited/limited", "limited/limited"),
         (500, "maybe_sent/ambiguous", "maybe_sent/ambiguous"),
         (503, "maybe_sent/unavailable", "limited/unavailable"),
-        (403, "rejected/auth", "rejected/auth"),
+        (403, "unauthorized/auth", "unauthorized/auth"),
     ] {
         for (text, seconds) in [
             ("120", 120),

@@ -1,0 +1,329 @@
+//! Whether an operation may send now, and what an outcome does to that: pauses, the circuit
+//! breaker, throttling and rates. One state per operation, stored in the file, obeyed by every
+//! relay on it.
+
+use std::time::Duration;
+
+use super::backoff::{Backoff, Jitter};
+use super::millis;
+use super::outcome::Outcome;
+
+/// What the file says about the flow of one operation.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Flow {
+    pub pause: Option<Pause>,
+    /// The row that tries out whether a pause can end, and its claim.
+    pub probe: Option<(i64, i64)>,
+    /// Probes of this pause that failed.
+    pub probes: u32,
+    /// Outcomes in a row that did not reach the downstream, or may not have.
+    pub failures: u32,
+    /// The downstream asked to be left alone until then.
+    pub throttled_until: Option<i64>,
+    /// When it began to flow again. More is let through as time goes by.
+    pub resumed_at: Option<i64>,
+    /// What is left in the bucket of the rate, in thousandths of a send, and when that was.
+    pub bucket: Option<(i64, i64)>,
+}
+
+/// Why an operation stands still. Its intents wait, and use up nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pause {
+    /// Who or what paused it.
+    pub kind: PauseKind,
+    /// When it ends, or when the next intent may try it out, in UTC milliseconds; `None` until
+    /// somebody resumes it.
+    pub until: Option<i64>,
+    /// Why.
+    pub reason: String,
+    /// Which person or relay paused it.
+    pub actor: String,
+    /// Since when, in UTC milliseconds.
+    pub since: i64,
+}
+
+/// Who or what paused an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PauseKind {
+    /// A person, or the application.
+    Operator,
+    /// The downstream refused the credentials.
+    Auth,
+    /// Too many outcomes in a row did not reach the downstream, or may not have.
+    Breaker,
+}
+
+impl PauseKind {
+    /// The word used in the file, in the CLI and in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Operator => "operator",
+            Self::Auth => "auth",
+            Self::Breaker => "breaker",
+        }
+    }
+
+    pub(crate) fn parse(word: &str) -> Option<Self> {
+        [Self::Operator, Self::Auth, Self::Breaker].into_iter().find(|kind| kind.as_str() == word)
+    }
+
+    /// How long until a probe, by the probes that have failed. Refused credentials do not mend
+    /// themselves, so those are asked about rarely.
+    fn probe_backoff(self) -> Backoff {
+        let (base, cap) = match self {
+            Self::Auth => (15 * 60, 6 * 3600),
+            _ => (5, 15 * 60),
+        };
+        Backoff::Exponential {
+            base: Duration::from_secs(base),
+            cap: Duration::from_secs(cap),
+            jitter: Jitter::Equal,
+        }
+    }
+}
+
+/// How much of one operation may go out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Failures in a row that open the breaker; `None` switches it off.
+    pub breaker_after: Option<u32>,
+    /// At most so many in flight, over all relays.
+    pub max_in_flight: Option<usize>,
+    pub rate: Option<Rate>,
+}
+
+/// A number of sends in a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rate {
+    pub count: u32,
+    pub per: Duration,
+}
+
+impl Rate {
+    /// What the bucket holds at `now`, in thousandths of a send. It holds a tenth of a second's
+    /// worth, and at least one send, so that the rate holds within any second.
+    fn filled(self, bucket: Option<(i64, i64)>, now: i64) -> i64 {
+        let per_ms = i128::from(self.count) * 1000;
+        let period = i128::from(millis(self.per).max(1));
+        let most = (per_ms * 100 / period).max(1000);
+        let Some((left, at)) = bucket else { return i64::try_from(most).unwrap_or(i64::MAX) };
+        let gained = i128::from(now.saturating_sub(at).max(0)) * per_ms / period;
+        i64::try_from((i128::from(left) + gained).min(most)).unwrap_or(i64::MAX)
+    }
+
+    /// When the bucket, as it is, holds a whole send.
+    fn next_at(self, left: i64, now: i64) -> i64 {
+        let missing = i128::from((1000 - left).max(0));
+        let period = i128::from(millis(self.per).max(1));
+        let rate = i128::from(self.count.max(1)) * 1000;
+        let wait = (missing * period + rate - 1) / rate;
+        now.saturating_add(i64::try_from(wait).unwrap_or(i64::MAX).max(1))
+    }
+}
+
+/// Whether rows of an operation may be claimed now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Gate {
+    /// At most so many.
+    Open(usize),
+    /// One, to try out whether a pause can end.
+    Probe,
+    /// None, until then or until something else changes.
+    Closed { until: Option<i64>, why: Closed },
+}
+
+/// The rule that keeps an operation's rows from being claimed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Closed {
+    Paused(Pause),
+    Probing,
+    Throttled,
+    InFlight(usize),
+    Resuming,
+    Rate,
+}
+
+/// While it resumes, the rows in flight may double this often.
+const RAMP_STEP_MS: i64 = 500;
+/// After so many doublings there is no limit any more.
+const RAMP_STEPS: i64 = 8;
+
+/// The one predicate: asked in every claim, before a relay looks for due rows, and to explain to
+/// a person why a row waits. `in_flight` counts the operation's rows that any relay holds.
+pub(crate) fn gate(flow: &Flow, limits: &Limits, in_flight: usize, now: i64) -> Gate {
+    let closed = |until, why| Gate::Closed { until, why };
+    if let Some(pause) = &flow.pause {
+        let is_over = pause.until.is_some_and(|until| until <= now);
+        if !is_over {
+            return closed(pause.until, Closed::Paused(pause.clone()));
+        }
+        if pause.kind != PauseKind::Operator {
+            return match flow.probe {
+                Some(_) => closed(None, Closed::Probing),
+                None => Gate::Probe,
+            };
+        }
+    }
+    if let Some(until) = flow.throttled_until.filter(|&until| until > now) {
+        return closed(Some(until), Closed::Throttled);
+    }
+    let mut limit = usize::MAX;
+    if let Some(most) = limits.max_in_flight {
+        limit = most.saturating_sub(in_flight);
+        if limit == 0 {
+            return closed(None, Closed::InFlight(most));
+        }
+    }
+    let begun = flow.resumed_at.max(flow.throttled_until);
+    if let Some(step) = begun.map(|at| now.saturating_sub(at).max(0) / RAMP_STEP_MS)
+        && step < RAMP_STEPS
+    {
+        limit = limit.min((1_usize << step).saturating_sub(in_flight));
+        if limit == 0 {
+            let until = begun.map(|at| at.saturating_add((step + 1) * RAMP_STEP_MS));
+            return closed(until, Closed::Resuming);
+        }
+    }
+    if let Some(rate) = limits.rate {
+        let left = rate.filled(flow.bucket, now);
+        limit = limit.min(usize::try_from(left / 1000).unwrap_or(usize::MAX));
+        if limit == 0 {
+            return closed(Some(rate.next_at(left, now)), Closed::Rate);
+        }
+    }
+    Gate::Open(limit)
+}
+
+/// A move of the operation itself, for its own trail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FlowMove {
+    Paused,
+    Resumed,
+}
+
+impl Flow {
+    /// Whether counting what is in flight matters for the gate.
+    pub fn needs_count(&self, limits: &Limits, now: i64) -> bool {
+        let begun = self.resumed_at.max(self.throttled_until);
+        limits.max_in_flight.is_some()
+            || begun.is_some_and(|at| now.saturating_sub(at) < RAMP_STEP_MS * RAMP_STEPS)
+    }
+
+    /// Whether this claim is the one that tries out whether the pause can end.
+    pub fn is_probe(&self, id: i64, token: i64) -> bool {
+        self.probe == Some((id, token))
+    }
+
+    /// Takes sends out of the bucket.
+    pub fn take(&mut self, limits: &Limits, count: usize, now: i64) {
+        if let Some(rate) = limits.rate {
+            let taken = i64::try_from(count).unwrap_or(i64::MAX).saturating_mul(1000);
+            let left = rate.filled(self.bucket, now).saturating_sub(taken);
+            self.bucket = Some((left, now));
+        }
+    }
+
+    /// Pauses by hand, in place of whatever pause there was.
+    pub fn pause(&mut self, pause: Pause) {
+        *self = Self { pause: Some(pause), bucket: self.bucket, ..Self::default() };
+    }
+
+    /// Lets it flow again. Returns whether it had stood still.
+    pub fn resume(&mut self, now: i64) -> bool {
+        let stood = self.pause.is_some() || self.throttled_until.is_some_and(|until| until > now);
+        *self = Self { resumed_at: stood.then_some(now), bucket: self.bucket, ..Self::default() };
+        stood
+    }
+
+    /// What an outcome says about the downstream. `names_endpoint` says that the row goes to an
+    /// address of its own, whose answers say nothing about the others'.
+    pub fn learn(
+        &mut self,
+        outcome: &Outcome,
+        claim: (i64, i64),
+        limits: &Limits,
+        names_endpoint: bool,
+        (now, roll): (i64, f64),
+        delay: Option<i64>,
+    ) -> Option<FlowMove> {
+        let was_probe = self.probe == Some(claim);
+        if was_probe {
+            self.probe = None;
+        }
+        match outcome {
+            Outcome::Unauthorized(failure) => {
+                return self.fail(PauseKind::Auth, &failure.message, was_probe, (now, roll));
+            }
+            Outcome::NotSent(failure) | Outcome::MaybeSent(failure)
+                if is_about_downstream(outcome, names_endpoint) =>
+            {
+                self.failures = self.failures.saturating_add(1);
+                let opens = limits.breaker_after.is_some_and(|after| self.failures >= after);
+                if was_probe || (opens && self.pause.is_none()) {
+                    let reason = &failure.message;
+                    return self.fail(PauseKind::Breaker, reason, was_probe, (now, roll));
+                }
+                return None;
+            }
+            Outcome::NotSent(_) | Outcome::MaybeSent(_) if !was_probe => return None,
+            Outcome::Limited(_) if !names_endpoint => {
+                self.throttled_until = self.throttled_until.max(delay);
+            }
+            _ => {}
+        }
+        self.failures = 0;
+        let mends = self.pause.as_ref().is_some_and(|pause| pause.kind != PauseKind::Operator);
+        if mends {
+            self.pause = None;
+            self.probes = 0;
+            self.resumed_at = Some(now);
+            return Some(FlowMove::Resumed);
+        }
+        None
+    }
+
+    /// The probe's claim ended without an outcome: another may go.
+    pub fn forget_probe(&mut self, claim: (i64, i64)) {
+        if self.probe == Some(claim) {
+            self.probe = None;
+        }
+    }
+
+    fn fail(
+        &mut self,
+        kind: PauseKind,
+        reason: &str,
+        was_probe: bool,
+        (now, roll): (i64, f64),
+    ) -> Option<FlowMove> {
+        if self.pause.as_ref().is_some_and(|pause| pause.kind == PauseKind::Operator) {
+            return None;
+        }
+        let stood = self.pause.is_some();
+        if stood && !was_probe {
+            // It had been on the way when the pause began, and says nothing new.
+            return None;
+        }
+        self.probes = if was_probe { self.probes.saturating_add(1) } else { 0 };
+        let wait = millis(kind.probe_backoff().delay(self.probes.saturating_add(1), roll));
+        let since = self.pause.as_ref().map_or(now, |pause| pause.since);
+        self.pause = Some(Pause {
+            kind,
+            until: Some(now.saturating_add(wait)),
+            reason: reason.to_owned(),
+            actor: "relay".into(),
+            since,
+        });
+        (!stood).then_some(FlowMove::Paused)
+    }
+}
+
+/// A handler that panics, or an address of a row's own that answers badly, is not the downstream.
+fn is_about_downstream(outcome: &Outcome, names_endpoint: bool) -> bool {
+    match outcome {
+        Outcome::NotSent(_) => true,
+        Outcome::MaybeSent(failure) => !names_endpoint && failure.class != "panic",
+        _ => false,
+    }
+}
