@@ -67,7 +67,7 @@ pub use crate::core::backoff::{Backoff, Jitter};
 pub use crate::core::classify::OnConflict;
 pub use crate::core::contract::{Downstream, OnDead, StoredContract};
 pub use crate::core::entry::{AuditEvent, Entry, Filter, OperationStats};
-pub use crate::core::flow::{Pause, PauseKind};
+pub use crate::core::flow::PauseKind;
 pub use crate::core::intent::Intent;
 pub use crate::core::key::IdempotencyKey;
 pub use crate::core::outcome::{Failure, Outcome, Receipt};

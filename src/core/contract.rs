@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::flow::Pause;
+use super::flow::PauseKind;
 
 /// What a downstream does when it gets the same request twice. There is no default: a wrong
 /// answer here is a double charge.
@@ -45,8 +45,15 @@ pub struct StoredContract {
     pub on_dead: OnDead,
     /// The provider's name, where one was given.
     pub provider: Option<String>,
-    /// Why it stands still, where it does.
-    pub pause: Option<Pause>,
+    /// Who or what has paused it. Its intents wait then, and use up nothing.
+    pub paused: Option<PauseKind>,
+    /// When the pause ends, or when the next intent may try whether it can, in UTC milliseconds;
+    /// `None` until somebody resumes it.
+    pub paused_until: Option<i64>,
+    /// Which person or relay paused it.
+    pub paused_by: Option<String>,
+    /// Why.
+    pub paused_reason: Option<String>,
 }
 
 /// What a dead row does to later rows of its ordering key.

@@ -26,20 +26,14 @@ pub(crate) struct Flow {
     pub bucket: Option<(i64, i64)>,
 }
 
-/// Why an operation stands still. Its intents wait, and use up nothing.
+/// Why an operation stands still.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Pause {
-    /// Who or what paused it.
+pub(crate) struct Pause {
     pub kind: PauseKind,
-    /// When it ends, or when the next intent may try it out, in UTC milliseconds; `None` until
-    /// somebody resumes it.
+    /// When it ends, or when the next probe may go; `None` until somebody resumes it.
     pub until: Option<i64>,
-    /// Why.
     pub reason: String,
-    /// Which person or relay paused it.
     pub actor: String,
-    /// Since when, in UTC milliseconds.
     pub since: i64,
 }
 
@@ -127,8 +121,9 @@ impl Rate {
 pub(crate) enum Gate {
     /// At most so many.
     Open(usize),
-    /// One, to try out whether a pause can end.
-    Probe,
+    /// One, to try out whether a pause can end. So many due rows are passed over to find it, so
+    /// that bad ones in front do not keep it closed.
+    Probe(usize),
     /// None, until then or until something else changes.
     Closed { until: Option<i64>, why: Closed },
 }
@@ -144,6 +139,8 @@ pub(crate) enum Closed {
     Rate,
 }
 
+/// A probe passes over at most two to the power of this.
+const PASSED_OVER_MAX: u32 = 10;
 /// While it resumes, the rows in flight may double this often.
 const RAMP_STEP_MS: i64 = 500;
 /// After so many doublings there is no limit any more.
@@ -161,7 +158,7 @@ pub(crate) fn gate(flow: &Flow, limits: &Limits, in_flight: usize, now: i64) -> 
         if pause.kind != PauseKind::Operator {
             return match flow.probe {
                 Some(_) => closed(None, Closed::Probing),
-                None => Gate::Probe,
+                None => Gate::Probe((1 << flow.probes.min(PASSED_OVER_MAX)) - 1),
             };
         }
     }

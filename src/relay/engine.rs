@@ -32,8 +32,6 @@ pub(super) struct Engine {
     unrecorded: Vec<(usize, Record)>,
     /// Deliveries to give back, because nobody started them.
     unreleased: Vec<Arc<Delivery>>,
-    /// Claims one row and records it before the next: nobody renews what waits meanwhile.
-    pub one_at_a_time: bool,
     /// Lanes that were paused: what waits for a worker there must not be sent.
     paused: Vec<usize>,
     random: fastrand::Rng,
@@ -82,7 +80,6 @@ impl Engine {
             stuck: HashMap::new(),
             unrecorded: Vec::new(),
             unreleased: Vec::new(),
-            one_at_a_time: false,
             paused: Vec::new(),
             random,
             renew_at: 0,
@@ -310,9 +307,6 @@ impl Engine {
         let held = self.lanes.iter().map(|lane| (lane.held, lane.workers_max(workers, several)));
         let bytes_left = bytes_max.saturating_sub(self.held_bytes);
         let mut space = Space::new(options, workers, bytes_left, held);
-        if self.one_at_a_time {
-            space.limit_to_one();
-        }
         let alone = self.held.values().any(|(_, held)| held.facts.lost > 0);
         let wants_idle = self.wants_idle && space.idle() == 0;
         if alone || wants_idle || (self.quiet && !self.held.is_empty()) {

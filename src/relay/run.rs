@@ -1,5 +1,6 @@
 //! Driving the engine: inline on one thread, or as a loop with workers beside it.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -10,13 +11,13 @@ use super::engine::{Engine, is_passing};
 use super::queue::Queue;
 use super::worker::{self, Report, Work};
 use super::{DrainReport, Shared};
+use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Drains with nothing but the calling thread, one delivery after the other.
 pub(super) fn drain_inline(shared: &Shared, engine: &mut Engine) -> Result<()> {
     let clock = shared.outbox.clock();
     let mut patience = Patience::new(shared.options.lease);
-    engine.one_at_a_time = true;
     loop {
         engine.discover()?;
         let now = clock.now();
@@ -27,13 +28,38 @@ pub(super) fn drain_inline(shared: &Shared, engine: &mut Engine) -> Result<()> {
         match engine.step(now, claiming) {
             Ok(works) => {
                 patience.restored();
-                for work in works {
-                    engine.take(worker::attempt(work, clock.as_ref()));
-                }
+                attempt_in_turn(engine, works, clock.as_ref(), &mut patience)?;
             }
             Err(error) => patience.wait(engine, error)?,
         }
     }
+}
+
+/// Makes one attempt after the other, each recorded before the next: it may say that the others
+/// must not be sent.
+fn attempt_in_turn(
+    engine: &mut Engine,
+    works: Vec<Work>,
+    clock: &dyn Clock,
+    patience: &mut Patience,
+) -> Result<()> {
+    let mut works = VecDeque::from(works);
+    while let Some(work) = works.pop_front() {
+        engine.take(worker::attempt(work, clock));
+        if works.is_empty() {
+            return Ok(());
+        }
+        let recorded = engine.step(clock.now(), false);
+        let stopped = engine.take_paused();
+        let (goes_back, goes_on): (VecDeque<_>, _) =
+            works.into_iter().partition(|work| recorded.is_err() || stopped.contains(&work.lane));
+        goes_back.into_iter().for_each(|work| engine.give_back(work));
+        works = goes_on;
+        if let Err(error) = recorded {
+            patience.wait(engine, error)?;
+        }
+    }
+    Ok(())
 }
 
 /// Drains with workers that end with the call.

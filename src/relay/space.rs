@@ -60,13 +60,6 @@ impl Space {
         self.is_closed = true;
     }
 
-    /// Lets one row be held in all.
-    pub fn limit_to_one(&mut self) {
-        self.held_max = 1;
-        self.reserve = 0;
-        self.taken = self.lanes.iter().map(|lane| lane.held).sum();
-    }
-
     /// How many more rows of this lane may be claimed.
     pub fn room(&self, index: usize, lane: &Lane) -> usize {
         if self.is_closed || self.bytes_left == 0 {

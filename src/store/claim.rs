@@ -48,12 +48,16 @@ impl Step<'_> {
     pub fn claim(&mut self, request: &ClaimRequest<'_>) -> Result<Claimed> {
         let policy = self.policy(request.rules)?;
         let mut claimed = Claimed::default();
-        let (limit, is_probe) = match self.gate(request.rules)? {
-            Gate::Open(limit) => (limit.min(request.limit), false),
-            Gate::Probe => (1, true),
+        let (limit, probe) = match self.gate(request.rules)? {
+            Gate::Open(limit) => (limit.min(request.limit), None),
+            Gate::Probe(passed_over) => (1, Some(passed_over)),
             Gate::Closed { .. } => return Ok(claimed),
         };
-        for candidate in self.candidates(request, limit)? {
+        let mut candidates = self.candidates(request, limit, probe.unwrap_or(0))?;
+        if candidates.is_empty() && probe.is_some() {
+            candidates = self.candidates(request, limit, 0)?;
+        }
+        for candidate in candidates {
             if candidate.facts.lost > 0 && !(request.holds_nothing && claimed.deliveries.is_empty())
             {
                 claimed.wants_to_be_alone = claimed.deliveries.is_empty();
@@ -67,7 +71,7 @@ impl Step<'_> {
                 }
             }
         }
-        if is_probe {
+        if probe.is_some() {
             self.begin_probe(&request.rules.operation, claimed.deliveries.first());
         }
         self.take_from_bucket(request.rules, claimed.deliveries.len());
@@ -83,7 +87,12 @@ impl Step<'_> {
         Ok(statement.query_row((&rules.operation, self.now, count, index), |row| row.get(0))?)
     }
 
-    fn candidates(&self, request: &ClaimRequest<'_>, limit: usize) -> Result<Vec<Candidate>> {
+    fn candidates(
+        &self,
+        request: &ClaimRequest<'_>,
+        limit: usize,
+        passed_over: usize,
+    ) -> Result<Vec<Candidate>> {
         let mut statement = self.tx.prepare_cached(CANDIDATES)?;
         let (index, count) = request.shard;
         let rows = statement.query_map(
@@ -93,6 +102,7 @@ impl Step<'_> {
                 ":count": count,
                 ":index": index,
                 ":limit": i64::try_from(limit).unwrap_or(i64::MAX),
+                ":passed_over": i64::try_from(passed_over).unwrap_or(0),
             },
             |row| read_candidate(row, &request.rules.operation),
         )?;
@@ -280,7 +290,7 @@ pub(super) const CANDIDATES: &str = "
     LEFT JOIN main.outbox o ON o.id = l.id
     WHERE l.operation = :operation AND l.state = 'pending' AND l.due_at <= :now
       AND l.id % :count = :index
-    ORDER BY l.due_at, l.id LIMIT :limit";
+    ORDER BY l.due_at, l.id LIMIT :limit OFFSET :passed_over";
 
 pub(super) const EXPIRED: &str = "
     SELECT l.id, l.attempts, l.tries, l.lost, l.in_doubt_since, l.first_sent_at, l.claimed_at, l.token,

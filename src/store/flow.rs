@@ -219,8 +219,12 @@ impl Step<'_> {
         let before = flow.pause.clone();
         let limits = &rules.limits;
         let moved = flow.learn(outcome, claim, limits, names_endpoint, (now, *roll), due_at);
+        if flow.throttled_until.is_some_and(|until| until > now) {
+            // What waits for a worker must not be sent now.
+            self.paused.push(rules.operation.clone());
+        }
         let Some(moved) = moved else { return Ok(()) };
-        let pause = flow.pause.clone().or(before);
+        let pause = self.flow(&rules.operation)?.pause.clone().or(before);
         let reason = match (moved, &pause) {
             (FlowMove::Paused, Some(pause)) => pause.reason.as_str(),
             _ => "the downstream answers again",

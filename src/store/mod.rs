@@ -126,7 +126,10 @@ impl Store {
                 downstream: contract.downstream,
                 on_dead: contract.on_dead,
                 provider: contract.provider,
-                pause,
+                paused: pause.as_ref().map(|pause| pause.kind),
+                paused_until: pause.as_ref().and_then(|pause| pause.until),
+                paused_by: pause.as_ref().map(|pause| pause.actor.clone()),
+                paused_reason: pause.map(|pause| pause.reason),
             });
         }
         Ok(operations)

@@ -30,15 +30,15 @@ fn a_person_pauses_and_resumes() {
     world.advance(1_000_000);
     assert_eq!(relay.drain().unwrap().attempts, 0);
     let stored = world.outbox.operations().unwrap().remove(0);
-    let pause = stored.pause.unwrap();
-    assert_eq!((pause.kind, pause.until), (PauseKind::Operator, None));
-    assert_eq!((pause.actor.as_str(), pause.reason.as_str()), ("alice", "their maintenance"));
+    assert_eq!((stored.paused, stored.paused_until), (Some(PauseKind::Operator), None));
+    assert_eq!(stored.paused_by.as_deref(), Some("alice"));
+    assert_eq!(stored.paused_reason.as_deref(), Some("their maintenance"));
     // Another relay, another process, a restart: the pause is in the file.
     assert_eq!(world.drain(DEDUPLICATES).attempts, 0);
     assert!(world.outbox.resume("pay", "alice", None).unwrap());
     assert!(!world.outbox.resume("pay", "alice", None).unwrap());
     assert_eq!(relay.drain().unwrap().succeeded, 3);
-    assert_eq!(world.outbox.operations().unwrap()[0].pause, None);
+    assert_eq!(world.outbox.operations().unwrap()[0].paused, None);
     let moves = "SELECT count(*) FROM outbox_operation_event WHERE actor = 'alice'";
     assert_eq!(world.number(moves), 2);
     assert!(world.outbox.pause("unheard.of", None, "alice", None).is_err());
@@ -99,12 +99,11 @@ fn the_breaker_opens_probes_one_at_a_time_and_closes() {
     relay.drain().unwrap();
     // Ten in a row opened it; the others were not tried.
     assert_eq!(world.script.seen().len(), 10);
-    let pause = world.outbox.operations().unwrap().remove(0).pause.unwrap();
-    assert_eq!(pause.kind, PauseKind::Breaker);
+    assert_eq!(world.outbox.operations().unwrap()[0].paused, Some(PauseKind::Breaker));
     let mut probes = 0;
-    while world.outbox.operations().unwrap()[0].pause.is_some() {
+    while world.outbox.operations().unwrap()[0].paused.is_some() {
         let before = events(&world);
-        let until = world.outbox.operations().unwrap().remove(0).pause.unwrap().until.unwrap();
+        let until = world.outbox.operations().unwrap().remove(0).paused_until.unwrap();
         world.clock.set(until - 1);
         assert_eq!(relay.drain().unwrap().attempts, 0);
         assert_eq!(world.script.seen().len(), 10 + probes);
@@ -125,8 +124,8 @@ fn the_breaker_opens_probes_one_at_a_time_and_closes() {
     assert_eq!(world.number(kinds), 1);
 }
 
-/// Rows that fail while others would not: the breaker tries another row each time, so that a bad
-/// one in front cannot keep it open.
+/// Rows that fail while others would not: each probe reaches further back in the line, so that bad
+/// ones in front cannot keep the operation closed.
 #[test]
 fn a_bad_front_does_not_keep_the_breaker_open() {
     let world = World::new();
@@ -250,7 +249,7 @@ fn a_probe_that_is_lost_does_not_keep_the_operation_closed() {
     world.script.times(10, &not_sent());
     let relay = world.relay(DEDUPLICATES);
     relay.drain().unwrap();
-    let until = world.outbox.operations().unwrap().remove(0).pause.unwrap().until.unwrap();
+    let until = world.outbox.operations().unwrap().remove(0).paused_until.unwrap();
     world.clock.set(until);
     world.sql(&format!(
         "UPDATE outbox_lease SET state = 'in_flight', owner = 'dead', token = 99, attempts = 1, tries = 1,
@@ -260,5 +259,5 @@ fn a_probe_that_is_lost_does_not_keep_the_operation_closed() {
     assert_eq!(relay.drain().unwrap().attempts, 0);
     world.advance(90);
     relay.drain().unwrap();
-    assert_eq!(world.outbox.operations().unwrap()[0].pause, None);
+    assert_eq!(world.outbox.operations().unwrap()[0].paused, None);
 }

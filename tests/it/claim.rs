@@ -391,10 +391,13 @@ fn what_is_known_when_the_schema_moves_on_is_recorded() {
             world.enqueue(&pay(&n.to_string()));
         }
         let inner = Arc::clone(&world);
+        let moved = std::sync::OnceLock::new();
         let operation = Operation::new(DEDUPLICATES, move |delivery: &sqlite_outbox::Delivery| {
             if delivery.id() == 1 {
                 inner.sql("UPDATE outbox_meta SET schema_version = 2");
+                moved.set(()).unwrap();
             }
+            moved.wait();
             succeeded("ok")
         });
         let relay = Relay::builder(&world.outbox).operation("pay", operation).workers(workers);

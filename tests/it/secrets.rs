@@ -86,9 +86,13 @@ fn no_secret_is_logged_stored_or_told() {
             .build()
             .unwrap();
         relay.drain().unwrap();
+        write!(told.lock().unwrap(), "{:?}", wire.world.outbox.operations().unwrap()).unwrap();
         for id in ids {
             let mut entry = wire.world.entry(id);
-            assert!(entry.attempts > 0 || entry.last_error.is_some(), "{path}: {entry:?}");
+            // Where the first stopped the whole operation, the second was not sent.
+            let tried = entry.attempts > 0 || entry.last_error.is_some();
+            let is_held = ["/status/403", "/status/429"].contains(&path);
+            assert!(tried || is_held, "{path}: {entry:?}");
             // What the application wrote into the row itself is handed back to it.
             entry.endpoint = None;
             write!(told.lock().unwrap(), "{entry:?} {:?}", wire.world.outbox.audit(id)).unwrap();
