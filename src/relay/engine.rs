@@ -32,6 +32,8 @@ pub(super) struct Engine {
     unrecorded: Vec<(usize, Record)>,
     /// Deliveries to give back, because nobody started them.
     unreleased: Vec<Arc<Delivery>>,
+    /// Workers that stand in for those who are slow or stuck.
+    substitutes: usize,
     /// Lanes that were paused: what waits for a worker there must not be sent.
     paused: Vec<usize>,
     random: fastrand::Rng,
@@ -67,6 +69,9 @@ pub struct DrainReport {
 
 type Tally = DrainReport;
 
+/// How long a worker may have one delivery before another stands in.
+const SLOW: Duration = Duration::from_secs(1);
+
 impl Engine {
     pub fn new(shared: Arc<Shared>) -> Result<Self> {
         let writer = shared.outbox.store().writer(shared.owner.clone())?;
@@ -80,6 +85,7 @@ impl Engine {
             stuck: HashMap::new(),
             unrecorded: Vec::new(),
             unreleased: Vec::new(),
+            substitutes: 0,
             paused: Vec::new(),
             random,
             renew_at: 0,
@@ -250,6 +256,7 @@ impl Engine {
         self.held.insert((delivery.token, delivery.id), (lane, Arc::clone(&delivery)));
         let stuck_here = self.stuck.values().filter(|&&stuck| stuck == lane).count();
         let (workers, several) = (self.workers(), self.lanes.len() > 1);
+        let configured = self.shared.options.workers;
         let lane_ref = &mut self.lanes[lane];
         lane_ref.held += 1;
         Work {
@@ -258,7 +265,7 @@ impl Engine {
             handler: Arc::clone(&lane_ref.handler),
             policy: Arc::clone(&lane_ref.policy),
             // A stuck worker counts as busy for ever, and must not use up the lane's share.
-            workers_max: lane_ref.workers_max(workers, several) + stuck_here,
+            workers_max: lane_ref.workers_max(configured, workers, several) + stuck_here,
         }
     }
 
@@ -284,9 +291,21 @@ impl Engine {
         );
     }
 
-    /// Workers that come back.
+    /// Workers that come back soon.
     fn workers(&self) -> usize {
-        self.shared.options.workers.saturating_sub(self.stuck.len())
+        (self.shared.options.workers + self.substitutes).saturating_sub(self.stuck.len())
+    }
+
+    /// How many workers there should be: others stand in for those who have had the same delivery
+    /// for long, so that a slow operation costs the others nothing.
+    pub fn workers_wanted(&mut self) -> usize {
+        let is_slow = |(_, delivery): &&(usize, Arc<Delivery>)| {
+            delivery.lease.began().is_some_and(|began| began.elapsed() >= SLOW)
+        };
+        let workers = self.shared.options.workers;
+        let slow = self.held.values().filter(is_slow).count();
+        self.substitutes = (slow + self.stuck.len()).min(workers);
+        workers + self.substitutes
     }
 
     /// The lanes by priority; equal ones take turns.
@@ -303,8 +322,11 @@ impl Engine {
         // As if each worker had one of the largest payloads in hand and one waiting.
         let largest = self.shared.outbox.store().payload_max();
         let bytes_max = largest.saturating_mul(options.workers).saturating_mul(2);
-        let several = self.lanes.len() > 1;
-        let held = self.lanes.iter().map(|lane| (lane.held, lane.workers_max(workers, several)));
+        let (configured, several) = (options.workers, self.lanes.len() > 1);
+        let held = self
+            .lanes
+            .iter()
+            .map(|lane| (lane.held, lane.workers_max(configured, workers, several)));
         let bytes_left = bytes_max.saturating_sub(self.held_bytes);
         let mut space = Space::new(options, workers, bytes_left, held);
         let alone = self.held.values().any(|(_, held)| held.facts.lost > 0);

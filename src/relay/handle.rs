@@ -35,18 +35,21 @@ pub struct ShutdownReport {
 
 pub(super) fn start(shared: Arc<Shared>, mut engine: Engine) -> Result<RelayHandle> {
     let channels = Channels::new(&shared);
-    for number in 0..shared.options.workers {
-        let (deliveries, reports) = (Arc::clone(&channels.deliveries), channels.report.clone());
-        let clock = Arc::clone(shared.outbox.clock());
-        spawn(format!("outbox-worker-{number}"), move || {
-            worker::work(&deliveries, &reports, clock.as_ref());
-        })?;
-    }
     let (stop, stopping) = bounded(1);
     let writers_share = Arc::clone(&shared);
     let writer = spawn("outbox-writer".into(), move || {
+        let clock = Arc::clone(writers_share.outbox.clock());
+        let hire = move |channels: &Channels| {
+            let (deliveries, reports) = (Arc::clone(&channels.deliveries), channels.report.clone());
+            let clock = Arc::clone(&clock);
+            spawn("outbox-worker".into(), move || {
+                worker::work(&deliveries, &reports, clock.as_ref());
+            })?;
+            Ok(())
+        };
         // The workers end when the loop drops its channels.
-        let result = Run::new(&writers_share, &mut engine, channels).until_stopped(&stopping);
+        let run = Run::new(&writers_share, &mut engine, channels, &hire);
+        let result = run.until_stopped(&stopping);
         if let Err(error) = &result {
             log::error!("the relay has stopped: {error}");
         }

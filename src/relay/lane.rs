@@ -36,11 +36,12 @@ impl Lane {
         self.average = (self.average * 7 + took) / 8;
     }
 
-    /// How many workers may be busy with this operation at once. Where a relay has several, one
-    /// worker stays free for the others, however many rows of this one wait.
-    pub fn workers_max(&self, workers: usize, several: bool) -> usize {
-        let share = if several { workers.saturating_sub(1).max(1) } else { workers };
-        self.max_in_flight.unwrap_or(share).min(workers)
+    /// How many workers may be busy with this operation at once, of those `configured` and those
+    /// `there`. Where a relay has several operations, one worker stays free for the others,
+    /// however many rows of this one wait.
+    pub fn workers_max(&self, configured: usize, there: usize, several: bool) -> usize {
+        let share = if several { there.saturating_sub(1).max(1) } else { there };
+        self.max_in_flight.unwrap_or(share).min(configured).min(there)
     }
 
     /// Whether a worker that becomes idle could be given a row of this operation, which is claimed

@@ -19,6 +19,9 @@ struct State {
     /// Workers busy with a lane.
     busy: HashMap<usize, usize>,
     closed: bool,
+    /// Workers there are, and workers there should be.
+    workers: usize,
+    wanted: usize,
 }
 
 impl Queue {
@@ -31,7 +34,8 @@ impl Queue {
     pub fn next(&self) -> Option<Work> {
         let mut state = self.lock();
         loop {
-            if state.closed {
+            if state.closed || state.workers > state.wanted {
+                state.workers = state.workers.saturating_sub(1);
                 return None;
             }
             if let Some(work) = state.take_next() {
@@ -39,6 +43,25 @@ impl Queue {
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Says how many workers there should be. Returns how many are missing, who are counted from
+    /// now on; those too many go home when they have nothing in hand.
+    pub fn staff(&self, wanted: usize) -> usize {
+        let mut state = self.lock();
+        state.wanted = wanted;
+        let missing = wanted.saturating_sub(state.workers);
+        state.workers += missing;
+        if state.workers > wanted {
+            self.changed.notify_all();
+        }
+        missing
+    }
+
+    /// One who was counted could not be had.
+    pub fn missed(&self) {
+        let mut state = self.lock();
+        state.workers = state.workers.saturating_sub(1);
     }
 
     /// Frees the place that a delivery of this lane took.

@@ -67,12 +67,13 @@ pub(super) fn drain_with_threads(shared: &Arc<Shared>, engine: &mut Engine) -> R
     let channels = Channels::new(shared);
     let reports = channels.reports.clone();
     let drained = std::thread::scope(|scope| {
-        for _ in 0..shared.options.workers {
+        let hire = |channels: &Channels| {
             let (deliveries, report) = (Arc::clone(&channels.deliveries), channels.report.clone());
             scope.spawn(move || worker::work(&deliveries, &report, shared.outbox.clock().as_ref()));
-        }
+            Ok(())
+        };
         // The workers end when the run does.
-        Run::new(shared, engine, channels).until_nothing_is_due()
+        Run::new(shared, engine, channels, &hire).until_nothing_is_due()
     });
     // After an error some were still on the way: the engine keeps what they have to say.
     for report in reports.try_iter() {
@@ -117,11 +118,15 @@ pub(super) struct StopReport {
     pub left: u64,
 }
 
+/// Starts one more worker.
+pub(super) type Hire<'a> = dyn Fn(&Channels) -> Result<()> + 'a;
+
 /// The writer's loop.
 pub(super) struct Run<'a> {
     shared: &'a Shared,
     engine: &'a mut Engine,
     channels: Channels,
+    hire: &'a Hire<'a>,
     /// The file as it was when it was last looked through.
     seen_version: Option<i64>,
     next_due: Option<i64>,
@@ -140,11 +145,17 @@ const SAFETY_POLL: Duration = Duration::from_millis(250);
 const TIDY_AFTER: Duration = Duration::from_secs(1);
 
 impl<'a> Run<'a> {
-    pub fn new(shared: &'a Shared, engine: &'a mut Engine, channels: Channels) -> Self {
+    pub fn new(
+        shared: &'a Shared,
+        engine: &'a mut Engine,
+        channels: Channels,
+        hire: &'a Hire<'a>,
+    ) -> Self {
         Self {
             shared,
             engine,
             channels,
+            hire,
             seen_version: None,
             next_due: None,
             look_again_at: Instant::now(),
@@ -273,7 +284,18 @@ impl<'a> Run<'a> {
         Ok(due)
     }
 
+    /// Sees to it that there are as many workers as there should be.
+    fn staff(&mut self) {
+        for _ in 0..self.channels.deliveries.staff(self.engine.workers_wanted()) {
+            if let Err(error) = (self.hire)(&self.channels) {
+                log::error!("{error}");
+                self.channels.deliveries.missed();
+            }
+        }
+    }
+
     fn collect(&mut self) {
+        self.staff();
         let mut any = false;
         while let Ok(report) = self.channels.reports.try_recv() {
             self.engine.take(report);

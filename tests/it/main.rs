@@ -24,6 +24,7 @@ mod flow;
 mod guard;
 #[cfg(feature = "http")]
 mod http;
+mod isolation;
 mod late;
 #[cfg(feature = "http")]
 mod limits;
