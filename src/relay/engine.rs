@@ -34,8 +34,8 @@ pub(super) struct Engine {
     unreleased: Vec<Arc<Delivery>>,
     /// Workers that stand in for those who are slow or stuck.
     substitutes: usize,
-    /// Lanes that were paused: what waits for a worker there must not be sent.
-    paused: Vec<usize>,
+    /// Lanes that were paused or throttled: what waits for a worker there must not be sent.
+    stopped: Vec<usize>,
     random: fastrand::Rng,
     renew_at: i64,
     /// Where the turn of equal operations stands.
@@ -86,7 +86,7 @@ impl Engine {
             unrecorded: Vec::new(),
             unreleased: Vec::new(),
             substitutes: 0,
-            paused: Vec::new(),
+            stopped: Vec::new(),
             random,
             renew_at: 0,
             turn: 0,
@@ -186,9 +186,9 @@ impl Engine {
         Ok(next)
     }
 
-    /// Lanes that were paused since this was asked last.
-    pub fn take_paused(&mut self) -> Vec<usize> {
-        std::mem::take(&mut self.paused)
+    /// Lanes that were paused or throttled since this was asked last.
+    pub fn take_stopped(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.stopped)
     }
 
     pub fn must_renew(&self, now: i64) -> bool {
@@ -236,8 +236,10 @@ impl Engine {
         renewed.lost.iter().for_each(|lease| lease.revoke());
         renewed.overdue.iter().for_each(|key| self.give_up_on(*key));
         self.publish(&stepped.events);
-        let is_paused = |(_, lane): &(usize, &Lane)| stepped.paused.contains(&lane.rules.operation);
-        self.paused.extend(self.lanes.iter().enumerate().filter(is_paused).map(|(index, _)| index));
+        let is_stopped =
+            |&index: &usize| stepped.stopped.contains(&self.lanes[index].rules.operation);
+        let stopped: Vec<usize> = (0..self.lanes.len()).filter(is_stopped).collect();
+        self.stopped.extend(stopped);
         Ok(claims.deliveries.into_iter().map(|(lane, d)| self.hold(lane, d)).collect())
     }
 

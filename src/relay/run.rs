@@ -50,7 +50,7 @@ fn attempt_in_turn(
             return Ok(());
         }
         let recorded = engine.step(clock.now(), false);
-        let stopped = engine.take_paused();
+        let stopped = engine.take_stopped();
         let (goes_back, goes_on): (VecDeque<_>, _) =
             works.into_iter().partition(|work| recorded.is_err() || stopped.contains(&work.lane));
         goes_back.into_iter().for_each(|work| engine.give_back(work));
@@ -306,7 +306,7 @@ impl<'a> Run<'a> {
     }
 
     fn hand_out(&mut self, works: Vec<Work>) {
-        for lane in self.engine.take_paused() {
+        for lane in self.engine.take_stopped() {
             for work in self.channels.deliveries.take_back_of(lane) {
                 self.engine.give_back(work);
             }

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior, named_params}
 use super::read;
 use super::record::Record;
 use super::step::{Rules, Step};
-use crate::core::flow::{Flow, FlowMove, Gate, Limits, Pause, PauseKind, gate};
+use crate::core::flow::{Closed, Flow, FlowMove, Gate, Limits, Pause, PauseKind, gate};
 use crate::core::outcome::Outcome;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::Delivery;
@@ -172,7 +172,12 @@ impl Step<'_> {
             insert_move(&self.tx, &rules.operation, FlowMove::Resumed, Some(&pause), why, now)?;
         }
         let flow = self.flow(&rules.operation)?.clone();
-        gate_of(&self.tx, &rules.operation, &flow, &rules.limits, now)
+        let gate = gate_of(&self.tx, &rules.operation, &flow, &rules.limits, now)?;
+        if let Gate::Closed { why: Closed::Paused(_) | Closed::Throttled, .. } = &gate {
+            // Another relay may have found out: what waits for a worker here must not be sent.
+            self.stopped.insert(rules.operation.clone());
+        }
+        Ok(gate)
     }
 
     pub(super) fn begin_probe(&mut self, operation: &str, delivery: Option<&Arc<Delivery>>) {
@@ -221,7 +226,7 @@ impl Step<'_> {
         let moved = flow.learn(outcome, claim, limits, names_endpoint, (now, *roll), due_at);
         if flow.throttled_until.is_some_and(|until| until > now) {
             // What waits for a worker must not be sent now.
-            self.paused.push(rules.operation.clone());
+            self.stopped.insert(rules.operation.clone());
         }
         let Some(moved) = moved else { return Ok(()) };
         let pause = self.flow(&rules.operation)?.pause.clone().or(before);
@@ -239,7 +244,7 @@ impl Step<'_> {
         )?;
         if moved == FlowMove::Paused {
             log::warn!("operation {:?} is paused: {reason}", rules.operation);
-            self.paused.push(rules.operation.clone());
+            self.stopped.insert(rules.operation.clone());
         } else {
             log::info!("operation {:?} goes on: {reason}", rules.operation);
         }

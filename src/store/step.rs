@@ -1,7 +1,7 @@
 //! One write transaction of a relay: outcomes recorded, leases renewed and recovered, rows
 //! claimed, all or nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, named_params};
@@ -118,7 +118,7 @@ impl Writer {
             token: None,
             contracts: BTreeMap::new(),
             flows: BTreeMap::new(),
-            paused: Vec::new(),
+            stopped: BTreeSet::new(),
             settled: BTreeMap::new(),
             events: Vec::new(),
         })
@@ -157,7 +157,8 @@ pub(crate) struct Step<'a> {
     contracts: BTreeMap<String, Option<Contract>>,
     /// The flows read so far: as they were, and as they are now.
     pub(super) flows: BTreeMap<String, (Flow, Flow)>,
-    pub(super) paused: Vec<String>,
+    /// Operations found to be paused or throttled.
+    pub(super) stopped: BTreeSet<String>,
     settled: BTreeMap<(String, Status), i64>,
     pub(super) events: Vec<Event>,
 }
@@ -166,8 +167,8 @@ pub(crate) struct Step<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Stepped {
     pub events: Vec<Event>,
-    /// Operations that were paused by what this step recorded.
-    pub paused: Vec<String>,
+    /// Operations that were found to be paused or throttled.
+    pub stopped: BTreeSet<String>,
 }
 
 /// The row a decision is about, and the claim it must still be under.
@@ -200,9 +201,9 @@ impl Step<'_> {
     pub fn commit(mut self) -> Result<Stepped> {
         self.count_settled()?;
         self.save_flows()?;
-        let Step { tx, events, paused, .. } = self;
+        let Step { tx, events, stopped, .. } = self;
         tx.commit()?;
-        Ok(Stepped { events, paused })
+        Ok(Stepped { events, stopped })
     }
 
     /// The token of this step's claims. Drawn once, from a counter that never goes back, and

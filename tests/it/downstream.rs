@@ -88,6 +88,9 @@ struct State {
     connections: usize,
     released: bool,
     stopped: bool,
+    down: bool,
+    active: usize,
+    active_max: usize,
 }
 
 impl Downstream {
@@ -174,6 +177,16 @@ impl Downstream {
         self.shared.changed.notify_all();
     }
 
+    /// Answers 500 to everything, or works again.
+    pub fn set_down(&self, down: bool) {
+        self.shared.lock().down = down;
+    }
+
+    /// The most requests that were being answered at the same time.
+    pub fn active_max(&self) -> usize {
+        self.shared.lock().active_max
+    }
+
     /// Holds requests at `/gate` again.
     pub fn close_gate(&self) {
         self.shared.lock().released = false;
@@ -192,6 +205,16 @@ impl Drop for Downstream {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self) {
+        let mut state = self.lock();
+        state.active += 1;
+        state.active_max = state.active_max.max(state.active);
+    }
+
+    fn leave(&self) {
+        self.lock().active -= 1;
     }
 
     /// Waits without sleeping through the end of the test.
@@ -248,7 +271,10 @@ fn serve(stream: &TcpStream, shared: &Shared) -> Io<()> {
             return Ok(());
         }
         let request = read_rest(&mut reader, method, path)?;
-        if !answer(stream, shared, &request)? {
+        shared.enter();
+        let answered = answer(stream, shared, &request);
+        shared.leave();
+        if !answered? {
             return Ok(());
         }
     }
@@ -294,6 +320,9 @@ fn answer(mut stream: &TcpStream, shared: &Shared, request: &Request) -> Io<bool
     let millis = |i: usize| Duration::from_millis(number(i) as u64);
     let scripted = r#"{"error":"scripted"}"#;
     let ok = |body: &str| reply(stream, 200, &[], body);
+    if shared.lock().down {
+        return reply(stream, 500, &[], scripted);
+    }
     match words[0] {
         "status" => reply(stream, number(1), &[], scripted),
         "fail" if nth <= number(1) => reply(stream, number(2), &[], scripted),

@@ -29,6 +29,8 @@ mod late;
 #[cfg(feature = "http")]
 mod limits;
 mod order;
+#[cfg(feature = "http")]
+mod overload;
 mod poison;
 #[cfg(feature = "http")]
 mod process;

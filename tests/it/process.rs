@@ -26,6 +26,11 @@ impl Process {
         Self::start("relay", path, &[url, downstream])
     }
 
+    /// A relay with a lease of 3 s, at most 3 requests at once and 100 a second.
+    pub fn careful_relay(path: &Path, url: &str) -> Self {
+        Self::start("careful-relay", path, &[url, "deduplicates"])
+    }
+
     /// Starts a process that enqueues entities `name-FROM` to `name-TO` and tells of each that it
     /// committed; one in ten is rolled back.
     pub fn enqueuer(path: &Path, name: &str, count: usize) -> Self {
@@ -107,12 +112,13 @@ fn child() {
     let arguments = std::env::var("OUTBOX_TEST_ARGUMENTS").unwrap();
     let arguments: Vec<&str> = arguments.split(' ').collect();
     match role.as_str() {
-        "relay" => relay(Path::new(&path), arguments[0], arguments[1]),
+        "relay" => relay(Path::new(&path), arguments[0], arguments[1], false),
+        "careful-relay" => relay(Path::new(&path), arguments[0], arguments[1], true),
         _ => enqueuer(Path::new(&path), arguments[0], arguments[1].parse().unwrap()),
     }
 }
 
-fn relay(path: &Path, url: &str, downstream: &str) {
+fn relay(path: &Path, url: &str, downstream: &str, careful: bool) {
     let outbox = Outbox::open(path).unwrap();
     let downstream = match downstream {
         "unprotected" => Downstream::Unprotected,
@@ -123,7 +129,7 @@ fn relay(path: &Path, url: &str, downstream: &str) {
         resolve: short,
         connect: short,
         send: short,
-        response: Duration::from_secs(20),
+        response: Duration::from_secs(if careful { 1 } else { 20 }),
         body: short,
     };
     let http = Http::new()
@@ -139,9 +145,13 @@ fn relay(path: &Path, url: &str, downstream: &str) {
         cap: Duration::from_millis(200),
         jitter: Jitter::Full,
     };
+    let mut operation = Operation::new(downstream, http).backoff(backoff);
+    if careful {
+        operation = operation.max_in_flight(3).rate(100, Duration::from_secs(1));
+    }
     let handle = Relay::builder(&outbox)
-        .operation("pay", Operation::new(downstream, http).backoff(backoff))
-        .lease(Duration::from_secs(30))
+        .operation("pay", operation)
+        .lease(Duration::from_secs(if careful { 3 } else { 30 }))
         .observe(|event| say(format_args!("{} {}", event.id, event.to)))
         .build()
         .unwrap()

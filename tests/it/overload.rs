@@ -1,0 +1,96 @@
+//! Limits and the breaker over several relay processes, some of which are killed.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use sqlite_outbox::rusqlite::Connection;
+use sqlite_outbox::{Outbox, PauseKind};
+use tempfile::TempDir;
+
+use crate::downstream::Downstream;
+use crate::process::Process;
+use crate::world::pay;
+
+struct Scene {
+    _dir: TempDir,
+    path: PathBuf,
+    outbox: Outbox,
+    downstream: Downstream,
+}
+
+impl Scene {
+    fn new(rows: usize) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("app.db");
+        let outbox = Outbox::open(&path).unwrap();
+        let intents: Vec<_> = (0..rows).map(|n| pay(&n.to_string())).collect();
+        outbox.transact(|tx| outbox.enqueue_all(tx, &intents)).unwrap();
+        Self { _dir: dir, path, outbox, downstream: Downstream::start() }
+    }
+
+    fn relay(&self) -> Process {
+        let mut relay = Process::careful_relay(&self.path, &self.downstream.url("/slow/20"));
+        relay.waits_until_it_says("started");
+        relay
+    }
+
+    fn unsettled(&self) -> i64 {
+        let conn = Connection::open(&self.path).unwrap();
+        conn.query_row("SELECT count(*) FROM outbox_lease", [], |row| row.get(0)).unwrap()
+    }
+
+    fn wait_until_settled(&self, within: Duration) {
+        let deadline = Instant::now() + within;
+        while self.unsettled() > 0 {
+            assert!(Instant::now() < deadline, "{} rows are left", self.unsettled());
+            let seen = self.downstream.requests().len();
+            self.downstream.wait_for(seen + 1, Duration::from_millis(100));
+        }
+    }
+}
+
+/// Never more at once and never more a second than allowed, whoever dies; and never stuck after.
+#[test]
+fn limits_hold_over_processes_and_a_kill() {
+    let scene = Scene::new(300);
+    let mut relays = [scene.relay(), scene.relay()];
+    for (kill, seen) in [50, 120].into_iter().enumerate() {
+        assert!(scene.downstream.wait_for(seen, Duration::from_secs(20)));
+        relays[kill].kill();
+        relays[kill] = scene.relay();
+    }
+    scene.wait_until_settled(Duration::from_secs(60));
+    assert!(scene.downstream.active_max() <= 3, "{}", scene.downstream.active_max());
+    let at: Vec<Instant> = scene.downstream.requests().iter().map(|request| request.at).collect();
+    for (first, began) in at.iter().enumerate() {
+        let within = at[first..].iter().take_while(|at| **at - *began < Duration::from_secs(1));
+        // The rate, what the bucket holds, and what was claimed and had not been sent yet.
+        assert!(within.count() <= 100 + 10 + 3);
+    }
+}
+
+/// Two relays find out together that the downstream is gone, and together that it is back.
+#[test]
+fn the_breaker_is_one_for_all_processes() {
+    let scene = Scene::new(200);
+    scene.downstream.set_down(true);
+    let mut relays = [scene.relay(), scene.relay()];
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let paused = || scene.outbox.operations().unwrap()[0].paused;
+    while paused() != Some(PauseKind::Breaker) {
+        assert!(Instant::now() < deadline);
+        let seen = scene.downstream.requests().len();
+        scene.downstream.wait_for(seen + 1, Duration::from_millis(100));
+    }
+    relays[0].kill();
+    relays[0] = scene.relay();
+    // While it is open, one probe at a time.
+    let seen = scene.downstream.requests().len();
+    assert!(seen <= 10 + 8, "{seen}");
+    assert!(scene.downstream.wait_for(seen + 1, Duration::from_secs(20)));
+    scene.downstream.set_down(false);
+    scene.wait_until_settled(Duration::from_secs(60));
+    assert_eq!(paused(), None);
+    assert_eq!(scene.downstream.distinct_keys().len(), 200);
+    assert!(scene.downstream.requests().len() <= seen + 1 + 200 + 10);
+}
