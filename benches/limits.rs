@@ -27,7 +27,9 @@ fn main() {
         let on_million = relay("relay, 100k pending on 1M settled rows", 1_000_000, 100_000);
         println!("{:<44} {:>33.2}", "the same, 1M settled to 0 settled", on_million / on_empty);
         memory(1_000_000);
+        beside_a_paused_operation(100_000);
     } else {
+        beside_a_paused_operation(100_000);
         let on_some = relay("relay, 4 workers, on 100k settled rows", 100_000, 20_000);
         println!("{:<44} {:>33.2}", "the same, 100k settled to 0 settled", on_some / on_empty);
     }
@@ -77,7 +79,7 @@ fn enqueue(figure: &str, per_transaction: usize, transactions: usize) {
         for chunk in bare.chunks(per_transaction) {
             let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
             for (key, entity) in chunk {
-                insert_bare(&tx, entity, key);
+                insert_bare(&tx, "bench.charge", entity, key);
             }
             tx.commit().unwrap();
         }
@@ -116,7 +118,12 @@ fn key(entity: &str) -> (String, String) {
     (derived.key, derived.args_hash)
 }
 
-fn insert_bare(conn: &Connection, entity: &str, (key, args_hash): &(String, String)) {
+fn insert_bare(
+    conn: &Connection,
+    operation: &str,
+    entity: &str,
+    (key, args_hash): &(String, String),
+) {
     conn.prepare_cached(
         "INSERT INTO outbox (tenant_id, operation, entity_id, intent_version, idempotency_key, args_hash,
              endpoint, method, content_type, payload, headers, ordering_key, available_at, expires_at, created_at)
@@ -125,7 +132,7 @@ fn insert_bare(conn: &Connection, entity: &str, (key, args_hash): &(String, Stri
     .unwrap()
     .execute(params![
         "acme",
-        "bench.charge",
+        operation,
         entity,
         key,
         args_hash,
@@ -141,7 +148,7 @@ fn fill(path: &Path, settled: usize, pending: usize) {
     let outbox = Outbox::open(path).unwrap();
     let mut conn = Connection::open(outbox.path()).unwrap();
     conn.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA cache_size = -65536").unwrap();
-    insert_many(&mut conn, "settled", settled);
+    insert_many(&mut conn, "bench.charge", "settled", settled);
     conn.execute_batch(
         "INSERT INTO outbox_receipt (id, status, finished_at, attempts, downstream_id, receipt)
              SELECT id, 'succeeded', 1700000000000, 1, 'eff_' || id, '{\"status\":200}' FROM outbox_lease;
@@ -150,17 +157,17 @@ fn fill(path: &Path, settled: usize, pending: usize) {
          DELETE FROM outbox_lease;",
     )
     .unwrap();
-    insert_many(&mut conn, "pending", pending);
+    insert_many(&mut conn, "bench.charge", "pending", pending);
     conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
 }
 
-fn insert_many(conn: &mut Connection, prefix: &str, count: usize) {
+fn insert_many(conn: &mut Connection, operation: &str, prefix: &str, count: usize) {
     for from in (0..count).step_by(10_000) {
         let tx = conn.transaction().unwrap();
         for n in from..(from + 10_000).min(count) {
             let entity = format!("{prefix}-{n}");
             // Any key will do here, and deriving a million takes longer than inserting them.
-            insert_bare(&tx, &entity, &(format!("key-{entity}"), "0".repeat(64)));
+            insert_bare(&tx, operation, &entity, &(format!("key-{entity}"), "0".repeat(64)));
         }
         tx.commit().unwrap();
     }
@@ -191,6 +198,41 @@ fn relay(figure: &str, settled: usize, pending: usize) -> f64 {
         std::fs::remove_file(&path).unwrap();
     }
     report(figure, &limit, &ours)
+}
+
+/// What so many due rows of an operation that stands still cost another one.
+fn beside_a_paused_operation(paused: usize) {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (mut alone, mut beside) = (Vec::new(), Vec::new());
+    for round in 0..3 {
+        for rows in [0, paused] {
+            let path = dir.path().join(format!("{round}-{rows}.db"));
+            fill(&path, 0, 20_000);
+            let mut conn = Connection::open(&path).unwrap();
+            insert_many(&mut conn, "bench.paused", "paused", rows);
+            drop(conn);
+            let relay = noop_relay_with_paused(&path);
+            let began = Instant::now();
+            assert_eq!(relay.drain().unwrap().succeeded, 20_000);
+            let rate = rate(20_000, began.elapsed());
+            if rows == 0 { alone.push(rate) } else { beside.push(rate) }
+        }
+    }
+    report("beside 100k due rows of a paused operation", &alone, &beside);
+}
+
+fn noop_relay_with_paused(path: &Path) -> Relay {
+    let outbox = Outbox::open(path).unwrap();
+    let downstream = Downstream::DeduplicatesByKey { window: Duration::from_secs(86_400) };
+    let handler = |_: &Delivery| Outcome::Succeeded(Receipt::new().downstream_id("eff_1"));
+    let relay = Relay::builder(&outbox)
+        .operation("bench.charge", Operation::new(downstream, handler))
+        .operation("bench.paused", Operation::new(downstream, handler))
+        .workers(4)
+        .build()
+        .unwrap();
+    outbox.pause("bench.paused", None, "bench", None).unwrap();
+    relay
 }
 
 fn noop_relay(path: &Path) -> Relay {

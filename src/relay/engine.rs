@@ -238,8 +238,8 @@ impl Engine {
         self.publish(&stepped.events);
         let is_stopped =
             |&index: &usize| stepped.stopped.contains(&self.lanes[index].rules.operation);
-        let stopped: Vec<usize> = (0..self.lanes.len()).filter(is_stopped).collect();
-        self.stopped.extend(stopped);
+        let lanes: Vec<usize> = (0..self.lanes.len()).filter(is_stopped).collect();
+        self.stopped.extend(lanes);
         Ok(claims.deliveries.into_iter().map(|(lane, d)| self.hold(lane, d)).collect())
     }
 
