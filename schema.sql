@@ -60,6 +60,8 @@ CREATE TABLE main.outbox_lease (
     token          INTEGER,
     owner          TEXT,
     claimed_at     INTEGER,
+    -- When it would be due, while it is queued behind another row of its ordering key.
+    resume_at      INTEGER,
     in_doubt_since INTEGER,
     first_sent_at  INTEGER,
     error_class    TEXT,
@@ -204,8 +206,11 @@ BEGIN
         WHEN NEW.endpoint IS NOT NULL
              AND (typeof(NEW.endpoint) <> 'text' OR length(NEW.endpoint) > 2048
                   OR NEW.endpoint GLOB '*[^!-~]*'
-                  OR NOT (lower(NEW.endpoint) GLOB 'http://?*' OR lower(NEW.endpoint) GLOB 'https://?*'))
-            THEN RAISE(ABORT, 'outbox.endpoint: must be NULL or an http(s) URL of at most 2048 ASCII characters')
+                  OR NOT (lower(NEW.endpoint) GLOB 'http://?*' OR lower(NEW.endpoint) GLOB 'https://?*')
+                  OR instr(NEW.endpoint, '#')
+                  OR instr(substr(NEW.endpoint, instr(NEW.endpoint, '://') + 3), '@') BETWEEN 1
+                     AND instr(replace(substr(NEW.endpoint, instr(NEW.endpoint, '://') + 3), '?', '/') || '/', '/'))
+            THEN RAISE(ABORT, 'outbox.endpoint: must be NULL or an http(s) URL of at most 2048 ASCII characters without user name and fragment')
         WHEN NEW.method IS NULL OR NEW.method NOT IN ('POST', 'PUT', 'PATCH', 'DELETE', 'GET')
             THEN RAISE(ABORT, 'outbox.method: must be POST, PUT, PATCH, DELETE or GET')
         WHEN typeof(NEW.content_type) <> 'text' OR length(NEW.content_type) NOT BETWEEN 3 AND 255
@@ -273,7 +278,7 @@ BEGIN
     WHERE o.id = (SELECT k.id FROM outbox_keyed k
                   WHERE k.tenant_id = OLD.tenant_id AND k.ordering_key = OLD.ordering_key
                   ORDER BY k.position, k.id LIMIT 1)
-    ON CONFLICT (id) DO UPDATE SET due_at = excluded.due_at
+    ON CONFLICT (id) DO UPDATE SET due_at = coalesce(outbox_lease.resume_at, excluded.due_at), resume_at = NULL
     WHERE state = 'pending' AND due_at IS NULL
       AND NOT EXISTS (SELECT 1 FROM outbox_keyed k CROSS JOIN outbox_lease l ON l.id = k.id
                       WHERE k.tenant_id = OLD.tenant_id AND k.ordering_key = OLD.ordering_key

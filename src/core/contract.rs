@@ -65,3 +65,10 @@ pub enum OnDead {
     /// They go on without it.
     Continue,
 }
+
+impl OnDead {
+    /// The one of the two that lets less through.
+    pub(crate) fn stricter(self, other: Self) -> Self {
+        if self == Self::Block { self } else { other }
+    }
+}

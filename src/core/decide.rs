@@ -64,6 +64,9 @@ pub(crate) struct Decision {
 /// How many times in a row a process may die with a row before a person must look.
 const LOST_MAX: u32 = 3;
 
+/// How far a clock may be corrected backwards before the key window is no longer trusted.
+const CLOCK_SLACK_MS: i64 = 60_000;
+
 /// Decides on the outcome of an attempt. `roll` in `0.0..1.0` places the delay in its jitter.
 pub(crate) fn decide(
     facts: &Facts,
@@ -161,7 +164,9 @@ fn may_repeat(in_doubt_since: i64, policy: &Policy, now: i64) -> bool {
         Downstream::Unprotected => false,
         Downstream::DeduplicatesByKey { window } => {
             let ends = now.saturating_add(millis(policy.time_limit));
-            ends <= in_doubt_since.saturating_add(millis(window))
+            // After the clock was set back nobody knows how much time has passed.
+            let is_after = now >= in_doubt_since.saturating_sub(CLOCK_SLACK_MS);
+            is_after && ends <= in_doubt_since.saturating_add(millis(window))
         }
     }
 }

@@ -6,6 +6,7 @@ use http::{Method, Request, Uri};
 
 use super::Http;
 use super::exchange::{Prepared, refused};
+use crate::core::contract::Downstream;
 use crate::core::endpoint::{check_endpoint, expand, origin};
 use crate::core::header::{check_headers_beside, is_value};
 use crate::core::outcome::Failure;
@@ -96,6 +97,11 @@ impl Http {
             let name = HeaderName::from_bytes(name.as_bytes())
                 .map_err(|_| "headers: one name is not a header name".to_owned())?;
             headers.insert(name, value(text)?);
+        }
+        if delivery.downstream() == Downstream::Unprotected {
+            // A kept connection may be closed by the peer just as the next request goes out, and
+            // that request would be in doubt for good.
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         // A compressed answer could not be read.
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));

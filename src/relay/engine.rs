@@ -161,6 +161,15 @@ impl Engine {
         });
     }
 
+    /// Opens lanes for what has come up, and says whether anything is due that may be claimed.
+    pub fn look(&mut self, now: i64, claiming: bool) -> Result<bool> {
+        if !claiming {
+            return Ok(false);
+        }
+        self.discover()?;
+        self.has_due(now)
+    }
+
     /// Whether anything is due that there is room for. Reads only.
     pub fn has_due(&self, now: i64) -> Result<bool> {
         let (shard, space) = (self.shared.options.shard, self.space());
@@ -195,6 +204,10 @@ impl Engine {
         !self.held.is_empty() && now >= self.renew_at
     }
 
+    pub fn check_file(&self) -> Result<()> {
+        self.writer.check_file()
+    }
+
     pub fn data_version(&self) -> Result<i64> {
         self.writer.data_version()
     }
@@ -223,7 +236,8 @@ impl Engine {
         let stepped = step.commit()?;
         self.unrecorded.clear();
         self.unreleased.clear();
-        if claiming {
+        // A step that was closed has not asked, so what was found before still holds.
+        if plan.is_some_and(|plan| !plan.space.is_closed()) {
             self.quiet = claims.quiet;
             self.wants_idle = claims.wants_idle.is_some();
             self.maybe_more = claims.full || claims.quiet;
@@ -439,6 +453,7 @@ fn renew(
 
 fn claim(step: &mut Step<'_>, lanes: &[Lane], plan: &mut Plan, lease_ms: i64) -> Result<Claims> {
     let mut claims = Claims::default();
+    step.check_schema()?;
     for lane in lanes {
         step.recover(&lane.rules)?;
     }
@@ -476,5 +491,5 @@ fn claim(step: &mut Step<'_>, lanes: &[Lane], plan: &mut Plan, lease_ms: i64) ->
 
 /// Whether the relay can go on after this error by waiting.
 pub(super) fn is_passing(kind: ErrorKind) -> bool {
-    kind != ErrorKind::Schema
+    !matches!(kind, ErrorKind::Schema | ErrorKind::WrongFile)
 }

@@ -89,6 +89,10 @@ impl RelayHandle {
         let (report, reports) = bounded(1);
         let _ = self.stop.send(Stopping { deadline: Instant::now() + grace, report });
         self.shared.outbox.wake();
+        if writer.thread().id() == std::thread::current().id() {
+            // An observer runs on the writer's own thread, which cannot wait for itself.
+            return Ok(ShutdownReport::default());
+        }
         // The sender is dropped without a report only where the writer has ended by itself.
         let report = reports.recv().unwrap_or_default();
         if report.left > 0 {

@@ -66,6 +66,7 @@ impl Shared {
         }
         let mut rules = operation.rules(name);
         rules.policy.downstream = holds.downstream;
+        rules.on_dead = holds.on_dead();
         Ok(rules)
     }
 }

@@ -25,7 +25,7 @@ pub struct Operation {
     breaker_after: Option<u32>,
     rate: Option<Rate>,
     priority: i32,
-    on_dead: OnDead,
+    on_dead: Option<OnDead>,
     provider: Option<String>,
     weaken: bool,
 }
@@ -45,7 +45,7 @@ impl Operation {
             breaker_after: Some(10),
             rate: None,
             priority: 0,
-            on_dead: OnDead::Block,
+            on_dead: None,
             provider: None,
             weaken: false,
         }
@@ -106,10 +106,11 @@ impl Operation {
         self
     }
 
-    /// What a dead row does to later rows of its ordering key. Defaults to [`OnDead::Block`].
+    /// What a dead row does to later rows of its ordering key. Defaults to what is stored, else to
+    /// [`OnDead::Block`]. Where two relays differ, [`OnDead::Block`] holds.
     #[must_use]
     pub fn on_dead(mut self, on_dead: OnDead) -> Self {
-        self.on_dead = on_dead;
+        self.on_dead = Some(on_dead);
         self
     }
 
@@ -163,7 +164,7 @@ impl Operation {
                 retry_after_max: Duration::from_secs(24 * 3600),
                 time_limit: self.handler.time_limit(),
             },
-            on_dead: self.on_dead,
+            on_dead: self.on_dead.unwrap_or_default(),
             limits: Limits {
                 breaker_after: self.breaker_after,
                 max_in_flight: self.max_in_flight,

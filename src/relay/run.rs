@@ -11,26 +11,32 @@ use super::engine::{Engine, is_passing};
 use super::queue::Queue;
 use super::worker::{self, Report, Work};
 use super::{DrainReport, Shared};
-use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
+use crate::store::give_up_waiting;
 
 /// Drains with nothing but the calling thread, one delivery after the other.
 pub(super) fn drain_inline(shared: &Shared, engine: &mut Engine) -> Result<()> {
     let clock = shared.outbox.clock();
-    let mut patience = Patience::new(shared.options.lease);
+    let mut patience = Patience::default();
     loop {
-        engine.discover()?;
         let now = clock.now();
         let claiming = !shared.stop.load(Ordering::Acquire) && patience.may_claim();
-        if !(engine.has_unwritten() || claiming && engine.has_due(now)?) {
+        let due = match engine.look(now, claiming) {
+            Ok(due) => due,
+            Err(error) => {
+                patience.wait(shared, engine, error)?;
+                continue;
+            }
+        };
+        if !due && !engine.has_unwritten() {
             return patience.end();
         }
         match engine.step(now, claiming) {
             Ok(works) => {
                 patience.restored();
-                attempt_in_turn(engine, works, clock.as_ref(), &mut patience)?;
+                attempt_in_turn(shared, engine, works, &mut patience)?;
             }
-            Err(error) => patience.wait(engine, error)?,
+            Err(error) => patience.wait(shared, engine, error)?,
         }
     }
 }
@@ -38,11 +44,12 @@ pub(super) fn drain_inline(shared: &Shared, engine: &mut Engine) -> Result<()> {
 /// Makes one attempt after the other, each recorded before the next: it may say that the others
 /// must not be sent.
 fn attempt_in_turn(
+    shared: &Shared,
     engine: &mut Engine,
     works: Vec<Work>,
-    clock: &dyn Clock,
     patience: &mut Patience,
 ) -> Result<()> {
+    let clock = shared.outbox.clock().as_ref();
     let mut works = VecDeque::from(works);
     while let Some(work) = works.pop_front() {
         engine.take(worker::attempt(work, clock));
@@ -58,7 +65,7 @@ fn attempt_in_turn(
         }
         works = goes_on;
         if let Err(error) = recorded {
-            patience.wait(engine, error)?;
+            patience.wait(shared, engine, error)?;
         }
     }
     Ok(())
@@ -176,23 +183,28 @@ impl<'a> Run<'a> {
     }
 
     fn work_off(&mut self) -> Result<()> {
-        let mut patience = Patience::new(self.shared.options.lease);
+        let mut patience = Patience::default();
         loop {
-            self.engine.discover()?;
             self.collect();
             let now = self.shared.outbox.clock().now();
             let claiming = !self.shared.stop.load(Ordering::Acquire) && patience.may_claim();
             if !claiming {
                 self.take_back();
             }
-            let due = claiming && self.engine.has_due(now)?;
+            let due = match self.engine.look(now, claiming) {
+                Ok(due) => due,
+                Err(error) => {
+                    patience.wait(self.shared, self.engine, error)?;
+                    continue;
+                }
+            };
             if due || self.engine.has_unwritten() || self.engine.must_renew(now) {
                 match self.engine.step(now, claiming) {
                     Ok(works) => {
                         patience.restored();
                         self.hand_out(works);
                     }
-                    Err(error) => patience.wait(self.engine, error)?,
+                    Err(error) => patience.wait(self.shared, self.engine, error)?,
                 }
             } else if self.engine.held() == 0 {
                 return patience.end();
@@ -215,22 +227,16 @@ impl<'a> Run<'a> {
             self.collect();
             let now = self.shared.outbox.clock().now();
             let claiming = stopping.is_none() && fatal.is_none();
-            if self.trouble.is_over() && self.has_work(now, claiming) {
-                match self.engine.step(now, claiming) {
-                    Ok(works) => {
-                        self.trouble.ended();
-                        self.hand_out(works);
-                        self.poll = POLL_MIN;
-                        self.idle_since = None;
-                    }
-                    Err(error) if is_passing(error.kind()) => self.trouble.met(&error),
-                    // What is known already is still written down, under its claims.
-                    Err(error) => {
-                        self.take_back();
-                        fatal = Some(error);
-                    }
+            match self.work_a_step(now, claiming, stopping.as_ref()) {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(error) if is_passing(error.kind()) => self.trouble.met(&error),
+                // What is known already is still written down, under its claims.
+                Err(error) => {
+                    self.take_back();
+                    fatal = Some(error);
+                    continue;
                 }
-                continue;
             }
             let done = self.engine.held() == 0 && !self.engine.has_unwritten();
             if let Some(stop) = &stopping
@@ -248,21 +254,36 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Whether a step has anything to do. Cheap reads, no lock.
-    fn has_work(&mut self, now: i64, claiming: bool) -> bool {
-        if self.engine.has_unwritten() || self.engine.must_renew(now) {
-            return true;
+    /// Makes a step if there is anything to do and the file can be written. Returns whether.
+    fn work_a_step(
+        &mut self,
+        now: i64,
+        claiming: bool,
+        stopping: Option<&Stopping>,
+    ) -> Result<bool> {
+        if !self.trouble.is_over() || !self.has_work(now, claiming)? {
+            return Ok(false);
         }
-        if !claiming {
-            return false;
-        }
-        match self.look(now) {
-            Ok(due) => due,
-            Err(error) => {
-                self.trouble.met(&error);
-                false
+        let works = match stopping {
+            // Whoever stops the relay does not wait for somebody else's lock.
+            Some(stop) => {
+                give_up_waiting(left_until(stop.deadline), || self.engine.step(now, claiming))?
             }
+            None => self.engine.step(now, claiming)?,
+        };
+        self.trouble.ended();
+        self.hand_out(works);
+        self.poll = POLL_MIN;
+        self.idle_since = None;
+        Ok(true)
+    }
+
+    /// Whether a step has anything to do. Cheap reads, no lock.
+    fn has_work(&mut self, now: i64, claiming: bool) -> Result<bool> {
+        if self.engine.has_unwritten() || self.engine.must_renew(now) {
+            return Ok(true);
         }
+        if claiming { self.look(now) } else { Ok(false) }
     }
 
     /// Looks whether anything is due: at once after a wake-up or another connection's commit,
@@ -280,6 +301,9 @@ impl<'a> Run<'a> {
         }
         self.engine.discover()?;
         self.engine.maybe_more = false;
+        if Instant::now() >= self.look_again_at {
+            self.engine.check_file()?;
+        }
         self.look_again_at = Instant::now() + SAFETY_POLL;
         let due = self.engine.has_due(now)?;
         self.next_due = if due { None } else { self.engine.next_due(now)? };
@@ -384,6 +408,12 @@ impl<'a> Run<'a> {
     }
 }
 
+/// At least a moment, at most what a step waits for the lock in any case.
+fn left_until(deadline: Instant) -> Duration {
+    let left = deadline.saturating_duration_since(Instant::now());
+    left.clamp(Duration::from_millis(50), Duration::from_secs(5))
+}
+
 /// Trouble with the file: waited out with growing pauses, reported once when it begins and once
 /// when it ends.
 #[derive(Debug, Default)]
@@ -423,30 +453,28 @@ impl Trouble {
     }
 }
 
-/// What a drain does about a file that cannot be written: it waits while it has outcomes to
-/// write, and after an error that will not pass it writes those and ends.
+/// What a drain does about a file that cannot be written: it waits for as long as it has outcomes
+/// to write, and after an error that will not pass it writes those and ends.
+#[derive(Default)]
 struct Patience {
-    at_most: Duration,
-    since: Option<Instant>,
+    has_told: bool,
     fatal: Option<Error>,
 }
 
 impl Patience {
-    fn new(at_most: Duration) -> Self {
-        Self { at_most, since: None, fatal: None }
-    }
-
     fn may_claim(&self) -> bool {
         self.fatal.is_none()
     }
 
     fn restored(&mut self) {
-        self.since = None;
+        self.has_told = false;
     }
 
-    /// Waits a moment, or gives the error back: at once where there is nothing to lose.
-    fn wait(&mut self, engine: &Engine, error: Error) -> Result<()> {
-        if !engine.has_unwritten() && engine.held() == 0 {
+    /// Waits a moment, or gives the error back: where there is nothing to lose, or where the
+    /// drain was told to stop.
+    fn wait(&mut self, shared: &Shared, engine: &Engine, error: Error) -> Result<()> {
+        let nothing_to_lose = !engine.has_unwritten() && engine.held() == 0;
+        if nothing_to_lose || shared.stop.load(Ordering::Acquire) {
             return Err(error);
         }
         if !is_passing(error.kind()) {
@@ -456,10 +484,9 @@ impl Patience {
             self.fatal = Some(error);
             return Ok(());
         }
-        if self.since.get_or_insert_with(Instant::now).elapsed() >= self.at_most {
-            return Err(error);
+        if !std::mem::replace(&mut self.has_told, true) {
+            log::warn!("an outcome cannot be written yet and is kept: {error}");
         }
-        log::warn!("an outcome cannot be written yet and is kept: {error}");
         std::thread::sleep(Duration::from_millis(100));
         Ok(())
     }

@@ -60,6 +60,10 @@ impl Space {
         self.is_closed = true;
     }
 
+    pub fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
     /// How many more rows of this lane may be claimed.
     pub fn room(&self, index: usize, lane: &Lane) -> usize {
         if self.is_closed || self.bytes_left == 0 {

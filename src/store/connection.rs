@@ -121,6 +121,19 @@ pub(crate) fn is_same_file(ours: &str, theirs: &str) -> bool {
     ours.file_name() == theirs.file_name() && is_same_folder(our_folder, their_folder)
 }
 
+/// What tells a file from another of the same name; `None` where there is none any more.
+#[cfg(unix)]
+pub(crate) fn identity(path: &str) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    Path::new(path).metadata().ok().map(|found| (found.dev(), found.ino()))
+}
+
+/// Elsewhere an open file cannot be replaced.
+#[cfg(not(unix))]
+pub(crate) fn identity(_: &str) -> Option<(u64, u64)> {
+    Some((0, 0))
+}
+
 #[cfg(unix)]
 fn is_same_folder(a: &Path, b: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, named_params};
 
+use super::read::{lossy, lossy_option};
 use crate::core::contract::{Downstream, OnDead};
 use crate::core::millis;
 use crate::error::Result;
@@ -12,8 +13,35 @@ use crate::error::Result;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Contract {
     pub downstream: Downstream,
-    pub on_dead: OnDead,
+    /// `None` leaves what is stored.
+    pub on_dead: Option<OnDead>,
+    /// `None` leaves what is stored.
     pub provider: Option<String>,
+}
+
+impl Contract {
+    /// What a dead row does to later ones of its key, if nobody has said.
+    pub fn on_dead(&self) -> OnDead {
+        self.on_dead.unwrap_or_default()
+    }
+
+    /// What holds where a relay says this and the file said that.
+    fn over(&self, stored: Option<&Self>, weaken: bool) -> Self {
+        let Some(stored) = stored else {
+            return Self { on_dead: Some(self.on_dead()), ..self.clone() };
+        };
+        let on_dead = match self.on_dead {
+            None => stored.on_dead(),
+            Some(own) if weaken => own,
+            Some(own) => own.stricter(stored.on_dead()),
+        };
+        let downstream = self.downstream.stricter(stored.downstream);
+        Self {
+            downstream: if weaken { self.downstream } else { downstream },
+            on_dead: Some(on_dead),
+            provider: self.provider.clone().or_else(|| stored.provider.clone()),
+        }
+    }
 }
 
 /// Stores what a relay says about an operation and returns what holds: the stricter of that and
@@ -27,13 +55,9 @@ pub(crate) fn register(
 ) -> Result<Contract> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let stored = of(&tx, operation)?;
-    let downstream = match &stored {
-        Some(stored) if !weaken => own.downstream.stricter(stored.downstream),
-        _ => own.downstream,
-    };
-    let effective = Contract { downstream, ..own.clone() };
+    let effective = own.over(stored.as_ref(), weaken);
     if stored.as_ref() != Some(&effective) {
-        let (word, window_ms) = match downstream {
+        let (word, window_ms) = match effective.downstream {
             Downstream::DeduplicatesByKey { window } => ("deduplicates", Some(millis(window))),
             Downstream::Unprotected => ("unprotected", None),
         };
@@ -48,8 +72,8 @@ pub(crate) fn register(
                 ":operation": operation,
                 ":downstream": word,
                 ":window_ms": window_ms,
-                ":on_dead": match own.on_dead { OnDead::Block => "block", OnDead::Continue => "continue" },
-                ":provider": own.provider,
+                ":on_dead": match effective.on_dead() { OnDead::Block => "block", OnDead::Continue => "continue" },
+                ":provider": effective.provider,
                 ":now": now,
             },
         )?;
@@ -84,16 +108,16 @@ pub(crate) fn all(conn: &Connection) -> Result<Vec<(String, Contract)>> {
 
 fn read(row: &Row<'_>, first: usize) -> rusqlite::Result<Contract> {
     let window: Option<i64> = row.get(first + 1)?;
-    let downstream = match (row.get_ref(first)?.as_str()?, window) {
+    let downstream = match (lossy(row, first)?.as_str(), window) {
         ("deduplicates", Some(window)) => Downstream::DeduplicatesByKey {
             window: Duration::from_millis(window.try_into().unwrap_or(0)),
         },
         // Whatever else stands there, the careful reading is that nothing is promised.
         _ => Downstream::Unprotected,
     };
-    let on_dead = match row.get_ref(first + 2)?.as_str()? {
+    let on_dead = match lossy(row, first + 2)?.as_str() {
         "continue" => OnDead::Continue,
         _ => OnDead::Block,
     };
-    Ok(Contract { downstream, on_dead, provider: row.get(first + 3)? })
+    Ok(Contract { downstream, on_dead: Some(on_dead), provider: lossy_option(row, first + 3)? })
 }

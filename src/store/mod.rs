@@ -16,7 +16,7 @@ mod step;
 use std::path::Path;
 
 pub(crate) use claim::ClaimRequest;
-pub(crate) use connection::PooledConnection;
+pub(crate) use connection::{PooledConnection, give_up_waiting};
 pub(crate) use contract::Contract;
 pub use enqueue::Enqueued;
 pub(crate) use enqueue::{check_durability, check_transaction};
@@ -124,7 +124,7 @@ impl Store {
             operations.push(StoredContract {
                 operation,
                 downstream: contract.downstream,
-                on_dead: contract.on_dead,
+                on_dead: contract.on_dead(),
                 provider: contract.provider,
                 paused: pause.as_ref().map(|pause| pause.kind),
                 paused_until: pause.as_ref().and_then(|pause| pause.until),

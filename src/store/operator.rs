@@ -90,7 +90,7 @@ fn replay_in(
     let due_at = (!must_wait).then_some(now);
     let mut statement = conn.prepare_cached(
         "UPDATE main.outbox_lease
-         SET state = 'pending', due_at = :due_at, attempts = 0, tries = 0, lost = 0,
+         SET state = 'pending', due_at = :due_at, resume_at = NULL, attempts = 0, tries = 0, lost = 0,
              first_sent_at = NULL
          WHERE id = :id AND state = :state",
     )?;
@@ -169,7 +169,8 @@ fn take_place(conn: &Connection, id: i64) -> Result<bool> {
     let Some((acting, in_flight)) = acting else { return Ok(false) };
     if !in_flight {
         let mut queue = conn.prepare_cached(
-            "UPDATE main.outbox_lease SET due_at = NULL WHERE id = ?1 AND state = 'pending'",
+            "UPDATE main.outbox_lease SET resume_at = due_at, due_at = NULL
+             WHERE id = ?1 AND state = 'pending' AND due_at IS NOT NULL",
         )?;
         queue.execute([acting])?;
     }

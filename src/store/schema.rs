@@ -42,6 +42,7 @@ pub(crate) fn ensure(conn: &Connection, path: &Path, may_create: bool) -> Result
             return Err(Error::new(ErrorKind::Schema, text));
         }
     }
+    check_encoding(conn).map_err(|e| e.context(&shown))?;
     check_shape(conn).map_err(|e| e.context(&shown))?;
     conn.query_row(
         "SELECT database_id, payload_max FROM main.outbox_meta WHERE id = 1",
@@ -104,6 +105,16 @@ fn refuse_foreign(conn: &Connection) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The guards count bytes, which are those of UTF-8.
+fn check_encoding(conn: &Connection) -> Result<()> {
+    let encoding: String = conn.query_row("PRAGMA main.encoding", [], |row| row.get(0))?;
+    if encoding == "UTF-8" {
+        return Ok(());
+    }
+    let text = format!("the file's text is {encoding}, but an outbox needs UTF-8");
+    Err(Error::new(ErrorKind::Schema, text))
 }
 
 struct Object {

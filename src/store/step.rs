@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, named_params};
 
+use super::connection;
 use super::contract::{self, Contract};
 use super::flow;
 use super::schema;
@@ -23,6 +24,8 @@ use crate::handler::Delivery;
 pub(crate) struct Writer {
     conn: Connection,
     owner: String,
+    /// The file as it was when this was opened.
+    file: Option<(u64, u64)>,
 }
 
 /// What a relay knows about one operation: its name and its own rules, before the stored
@@ -37,7 +40,8 @@ pub(crate) struct Rules {
 
 impl Writer {
     pub(super) fn new(conn: Connection, owner: String) -> Self {
-        Self { conn, owner }
+        let file = conn.path().and_then(connection::identity);
+        Self { conn, owner, file }
     }
 
     /// Whether anything is due now for this operation, without taking the write lock: a row of
@@ -88,8 +92,19 @@ impl Writer {
                  FROM found WHERE found.operation IS NOT NULL)
              SELECT operation FROM found WHERE operation IS NOT NULL",
         )?;
-        let rows = statement.query_map([], |row| row.get(0))?;
-        Ok(rows.collect::<Result<_, _>>()?)
+        // A name that was edited into bytes that are no text is nobody's operation.
+        let rows = statement.query_map([], |row| Ok(row.get(0).ok()))?;
+        Ok(rows.filter_map(Result::transpose).collect::<Result<_, _>>()?)
+    }
+
+    /// Refuses to go on where the file was deleted or replaced: what is written now goes nowhere.
+    pub fn check_file(&self) -> Result<()> {
+        let path = self.conn.path().unwrap_or_default();
+        if connection::identity(path) == self.file {
+            return Ok(());
+        }
+        let text = format!("{path}: the file was deleted or replaced; restart on the new one");
+        Err(Error::new(ErrorKind::WrongFile, text))
     }
 
     /// A number that changes when another connection has committed.
@@ -206,6 +221,14 @@ impl Step<'_> {
         Ok(Stepped { events, stopped })
     }
 
+    /// Refuses to go on in a file whose schema another build has moved on.
+    pub fn check_schema(&self) -> Result<()> {
+        let mut statement =
+            self.tx.prepare_cached("SELECT schema_version FROM main.outbox_meta WHERE id = 1")?;
+        let version: Option<i64> = statement.query_row([], |row| row.get(0)).optional()?;
+        if version == Some(schema::VERSION) { Ok(()) } else { Err(migrated()) }
+    }
+
     /// The token of this step's claims. Drawn once, from a counter that never goes back, and
     /// only while the schema is the one this build knows.
     pub(super) fn token(&mut self) -> Result<i64> {
@@ -220,8 +243,7 @@ impl Step<'_> {
             if error != rusqlite::Error::QueryReturnedNoRows {
                 return Error::from(error);
             }
-            let text = "the outbox schema was migrated by another build; restart with that build";
-            Error::new(ErrorKind::Schema, text)
+            migrated()
         })?;
         drop(statement);
         self.token = Some(token);
@@ -359,11 +381,12 @@ impl Step<'_> {
         let first = statement.query_row((tenant_id, ordering_key), |row| row.get::<_, i64>(0));
         let Some(first) = first.optional()?.filter(|&first| first != id) else { return Ok(()) };
         let mut queue = self.tx.prepare_cached(
-            "UPDATE main.outbox_lease SET due_at = NULL WHERE id = ?1 AND state = 'pending'",
+            "UPDATE main.outbox_lease SET resume_at = due_at, due_at = NULL
+             WHERE id = ?1 AND state = 'pending' AND due_at IS NOT NULL",
         )?;
         queue.execute([id])?;
         let mut promote = self.tx.prepare_cached(
-            "UPDATE main.outbox_lease SET due_at = ?2
+            "UPDATE main.outbox_lease SET due_at = coalesce(resume_at, ?2), resume_at = NULL
              WHERE id = ?1 AND state = 'pending' AND due_at IS NULL",
         )?;
         promote.execute((first, self.now))?;
@@ -417,6 +440,11 @@ impl Step<'_> {
         }
         Ok(())
     }
+}
+
+fn migrated() -> Error {
+    let text = "the outbox schema was migrated by another build; restart with that build";
+    Error::new(ErrorKind::Schema, text)
 }
 
 /// Adds to the number of intents that were ever settled.

@@ -35,6 +35,7 @@ mod poison;
 #[cfg(feature = "http")]
 mod process;
 mod record;
+mod regressions;
 mod relay;
 mod replay;
 #[cfg(feature = "http")]
