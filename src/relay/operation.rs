@@ -80,8 +80,8 @@ impl Operation {
     /// At most so many deliveries of this operation at once. It is stored, and holds over all
     /// relays on the file, also those that name none; the last relay that names one decides, and
     /// [`weaken_stored_contract`](Self::weaken_stored_contract) removes it. By itself, a relay
-    /// that names none uses at most one less than its workers where it has several operations, so that none
-    /// can take them all.
+    /// that names none uses at most one less than its workers where it has several operations, so
+    /// that none can take them all.
     #[must_use]
     pub fn max_in_flight(mut self, max: usize) -> Self {
         self.max_in_flight = Some(max);
