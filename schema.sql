@@ -131,6 +131,12 @@ CREATE TABLE main.outbox_operation (
     provider      TEXT,
     owner         TEXT,
     key_recipe    TEXT,
+    -- What holds over all relays: so many in flight, so many sends in such a time; and the longest
+    -- that one attempt takes.
+    max_in_flight INTEGER CHECK (max_in_flight > 0),
+    rate_count    INTEGER CHECK (rate_count > 0),
+    rate_ms       INTEGER CHECK (rate_ms > 0),
+    time_limit_ms INTEGER,
     registered_at INTEGER NOT NULL,
     -- Why it stands still, since when, and until when; NULL in paused_until waits for somebody.
     paused_kind     TEXT CHECK (paused_kind IN ('operator', 'auth', 'breaker')),
@@ -148,7 +154,8 @@ CREATE TABLE main.outbox_operation (
     -- What is left in the bucket of its rate, in thousandths of a send, and when that was.
     bucket          INTEGER,
     bucket_at       INTEGER,
-    CHECK ((downstream = 'deduplicates') = (window_ms IS NOT NULL))
+    CHECK ((downstream = 'deduplicates') = (window_ms IS NOT NULL)),
+    CHECK ((rate_count IS NULL) = (rate_ms IS NULL))
 ) STRICT, WITHOUT ROWID;
 
 -- The moves of operations themselves: pauses and their ends.
@@ -174,7 +181,8 @@ SELECT o.id, o.tenant_id, o.operation, o.entity_id, o.intent_version, o.idempote
        l.last_error,
        r.downstream_id,
        o.created_at,
-       r.finished_at
+       r.finished_at,
+       EXISTS (SELECT 1 FROM outbox_operation c WHERE c.operation = o.operation) AS registered
 FROM outbox o
 LEFT JOIN outbox_lease l ON l.id = o.id
 LEFT JOIN outbox_receipt r ON r.id = o.id;

@@ -12,7 +12,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use crate::clock::{Clock, SystemClock};
 use crate::core::contract::StoredContract;
 use crate::core::entry::{AuditEvent, Entry, Filter, OperationStats};
-use crate::core::intent::Intent;
+use crate::core::intent::{Intent, check_operation};
 use crate::core::millis;
 use crate::error::{Error, Result};
 use crate::store::{self, Enqueued, ReplayReport, Store};
@@ -28,6 +28,8 @@ struct Inner {
     store: Store,
     clock: Arc<dyn Clock>,
     wakers: Mutex<Vec<Sender<()>>>,
+    /// The only operations that are enqueued here, where that was said.
+    operations: Option<Vec<String>>,
 }
 
 /// Options for opening an [`Outbox`].
@@ -35,6 +37,7 @@ struct Inner {
 pub struct OutboxBuilder {
     create: bool,
     clock: Arc<dyn Clock>,
+    operations: Option<Vec<String>>,
 }
 
 impl OutboxBuilder {
@@ -53,14 +56,24 @@ impl OutboxBuilder {
         self
     }
 
+    /// The only operations that may be enqueued through this outbox, so that a misspelt name is
+    /// refused instead of waiting for a relay that never comes. Defaults to any.
+    #[must_use]
+    pub fn operations(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.operations = Some(names.into_iter().map(Into::into).collect());
+        self
+    }
+
     /// Opens the outbox in this file and creates or migrates its tables.
     ///
     /// # Errors
     /// The file cannot be opened, is no database, is read-only, has a newer schema, or uses one
-    /// of the outbox's table names for something else.
+    /// of the outbox's table names for something else; or an operation's name is no name.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Outbox> {
+        self.operations.iter().flatten().try_for_each(|name| check_operation(name))?;
         let store = Store::open(path.as_ref(), self.create)?;
-        let inner = Inner { store, clock: self.clock, wakers: Mutex::default() };
+        let (clock, operations) = (self.clock, self.operations);
+        let inner = Inner { store, clock, wakers: Mutex::default(), operations };
         Ok(Outbox { inner: Arc::new(inner) })
     }
 }
@@ -81,7 +94,7 @@ impl Outbox {
 
     /// Options for opening.
     pub fn builder() -> OutboxBuilder {
-        OutboxBuilder { create: true, clock: Arc::new(SystemClock) }
+        OutboxBuilder { create: true, clock: Arc::new(SystemClock), operations: None }
     }
 
     /// Writes an intent in the caller's open transaction or savepoint: it exists exactly when
@@ -199,6 +212,20 @@ impl Outbox {
     /// The file cannot be read.
     pub fn operations(&self) -> Result<Vec<StoredContract>> {
         self.inner.store.operations()
+    }
+
+    /// Why an intent is not sent now: a short word for the first rule that keeps it, and a
+    /// sentence for people. The word is `next` where nothing does, and the next claim of a relay
+    /// sends it. With `shard` as a relay has it, also whether that relay would pass it over.
+    ///
+    /// The claim asks the same questions of the same figures; whether a relay runs at all, and how
+    /// busy its workers are, is not in the file.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound), or the file cannot be read.
+    pub fn why(&self, id: i64, shard: Option<(u32, u32)>) -> Result<(&'static str, String)> {
+        let why = self.inner.store.why(id, shard, self.now())?;
+        Ok((why.rule.as_str(), why.text))
     }
 
     /// Whether [`replay`](Self::replay) would be accepted now. Changes nothing.
@@ -335,6 +362,13 @@ impl Outbox {
 
     fn enqueue_checked(&self, conn: &Connection, intent: &Intent, now: i64) -> Result<Enqueued> {
         let prepared = intent.prepare(now, self.inner.store.payload_max())?;
+        if let Some(known) = &self.inner.operations
+            && !known.iter().any(|name| name == prepared.operation())
+        {
+            let (name, known) = (prepared.operation(), known.join(", "));
+            let why = format!("{name:?} is none of those this outbox was opened for: {known}");
+            return Err(Error::invalid("operation", why));
+        }
         Store::enqueue(conn, &prepared)
     }
 }

@@ -45,11 +45,21 @@ pub struct StoredContract {
     pub on_dead: OnDead,
     /// The provider's name, where one was given.
     pub provider: Option<String>,
+    /// Who looks after it, where that was said.
+    pub owner: Option<String>,
+    /// What its idempotency keys are made of, where that was said.
+    pub key_recipe: Option<String>,
+    /// At most so many in flight, over all relays.
+    pub max_in_flight: Option<usize>,
+    /// At most so many sends in such a time, over all relays.
+    pub rate: Option<(u32, Duration)>,
     /// Who or what has paused it. Its intents wait then, and use up nothing.
     pub paused: Option<PauseKind>,
     /// When the pause ends, or when the next intent may try whether it can, in UTC milliseconds;
     /// `None` until somebody resumes it.
     pub paused_until: Option<i64>,
+    /// Since when it is paused, in UTC milliseconds.
+    pub paused_since: Option<i64>,
     /// Which person or relay paused it.
     pub paused_by: Option<String>,
     /// Why.

@@ -128,19 +128,35 @@ pub(crate) fn decide_lost(facts: &Facts, policy: &Policy, now: i64) -> Decision 
     in_doubt(facts, &failure, policy, now, 0)
 }
 
+/// Why a due row may not be sent any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Withheld {
+    Expired,
+    InDoubt,
+}
+
 /// Asks before a row is claimed, and again just before it is sent, whether it still may be.
 /// `None` says yes.
 pub(crate) fn decide_before_send(facts: &Facts, policy: &Policy, now: i64) -> Option<Decision> {
+    Some(match withheld(facts, policy, now)? {
+        Withheld::Expired => {
+            let failure = Failure::new("expired", "expires_at has passed");
+            buried(*facts, &failure, "")
+        }
+        Withheld::InDoubt => {
+            let failure = Failure::new("in_doubt", "an earlier attempt may have been applied");
+            parked(Status::Unknown, *facts, &failure, why_no_repeat(policy.downstream))
+        }
+    })
+}
+
+/// The same question, answered with the rule alone.
+pub(crate) fn withheld(facts: &Facts, policy: &Policy, now: i64) -> Option<Withheld> {
     if facts.expires_at.is_some_and(|at| at <= now) {
-        let failure = Failure::new("expired", "expires_at has passed");
-        return Some(buried(*facts, &failure, ""));
+        return Some(Withheld::Expired);
     }
     let since = facts.in_doubt_since?;
-    if may_repeat(since, policy, now) {
-        return None;
-    }
-    let failure = Failure::new("in_doubt", "an earlier attempt may have been applied");
-    Some(parked(Status::Unknown, *facts, &failure, why_no_repeat(policy.downstream)))
+    (!may_repeat(since, policy, now)).then_some(Withheld::InDoubt)
 }
 
 /// Whether a row in this status with these facts may be replayed by a person.
@@ -222,7 +238,7 @@ fn pending(facts: Facts, due_at: i64, failure: &Failure, policy: &Policy) -> Dec
     Decision { due_at: Some(due_at), ..parked(Status::Pending, facts, failure, why) }
 }
 
-fn why_no_repeat(downstream: Downstream) -> &'static str {
+pub(crate) fn why_no_repeat(downstream: Downstream) -> &'static str {
     match downstream {
         Downstream::Unprotected => "; the downstream does not deduplicate, so it is not sent again",
         Downstream::DeduplicatesByKey { .. } => {

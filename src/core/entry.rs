@@ -41,6 +41,8 @@ pub struct Entry {
     pub created_at: i64,
     /// When it was settled, in UTC milliseconds.
     pub finished_at: Option<i64>,
+    /// Whether a relay has ever registered its operation. Otherwise it waits.
+    pub registered: bool,
     /// The stored proof, once it is settled. Only read for a single intent, never in a list.
     pub receipt: Option<Receipt>,
 }

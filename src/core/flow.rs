@@ -11,6 +11,7 @@ use super::outcome::Outcome;
 /// What the file says about the flow of one operation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Flow {
+    pub limits: Limits,
     pub pause: Option<Pause>,
     /// The row that tries out whether a pause can end, and its claim.
     pub probe: Option<(i64, i64)>,
@@ -77,12 +78,10 @@ impl PauseKind {
     }
 }
 
-/// How much of one operation may go out.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// How much of one operation may go out, over all relays.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Failures in a row that open the breaker; `None` switches it off.
-    pub breaker_after: Option<u32>,
-    /// At most so many in flight, over all relays.
+    /// At most so many in flight.
     pub max_in_flight: Option<usize>,
     pub rate: Option<Rate>,
 }
@@ -151,7 +150,8 @@ const RAMP_STEPS: i64 = 8;
 
 /// The one predicate: asked in every claim, before a relay looks for due rows, and to explain to
 /// a person why a row waits. `in_flight` counts the operation's rows that any relay holds.
-pub(crate) fn gate(flow: &Flow, limits: &Limits, in_flight: usize, now: i64) -> Gate {
+pub(crate) fn gate(flow: &Flow, in_flight: usize, now: i64) -> Gate {
+    let limits = &flow.limits;
     let closed = |until, why| Gate::Closed { until, why };
     if let Some(pause) = &flow.pause {
         let is_over = pause.until.is_some_and(|until| until <= now);
@@ -204,9 +204,9 @@ pub(crate) enum FlowMove {
 
 impl Flow {
     /// Whether counting what is in flight matters for the gate.
-    pub fn needs_count(&self, limits: &Limits, now: i64) -> bool {
+    pub fn needs_count(&self, now: i64) -> bool {
         let begun = self.resumed_at.max(self.throttled_until);
-        limits.max_in_flight.is_some()
+        self.limits.max_in_flight.is_some()
             || begun.is_some_and(|at| now.saturating_sub(at) < RAMP_STEP_MS * RAMP_STEPS)
     }
 
@@ -216,8 +216,8 @@ impl Flow {
     }
 
     /// Takes sends out of the bucket.
-    pub fn take(&mut self, limits: &Limits, count: usize, now: i64) {
-        if let Some(rate) = limits.rate {
+    pub fn take(&mut self, count: usize, now: i64) {
+        if let Some(rate) = self.limits.rate {
             let taken = i64::try_from(count).unwrap_or(i64::MAX).saturating_mul(1000);
             let left = rate.filled(self.bucket, now).saturating_sub(taken);
             self.bucket = Some((left, now));
@@ -226,23 +226,39 @@ impl Flow {
 
     /// Pauses by hand, in place of whatever pause there was.
     pub fn pause(&mut self, pause: Pause) {
-        *self = Self { pause: Some(pause), bucket: self.bucket, ..Self::default() };
+        *self = Self { pause: Some(pause), ..self.afresh() };
+    }
+
+    /// Ends a person's pause whose time is over, and returns it.
+    pub fn end_pause(&mut self, now: i64) -> Option<Pause> {
+        let is_over = |pause: &Pause| {
+            pause.kind == PauseKind::Operator && pause.until.is_some_and(|until| until <= now)
+        };
+        let pause = self.pause.clone().filter(is_over)?;
+        self.resume(now);
+        Some(pause)
     }
 
     /// Lets it flow again. Returns whether it had stood still.
     pub fn resume(&mut self, now: i64) -> bool {
         let stood = self.pause.is_some() || self.throttled_until.is_some_and(|until| until > now);
-        *self = Self { resumed_at: stood.then_some(now), bucket: self.bucket, ..Self::default() };
+        *self = Self { resumed_at: stood.then_some(now), ..self.afresh() };
         stood
     }
 
-    /// What an outcome says about the downstream. `names_endpoint` says that the row goes to an
+    /// With what a pause or its end does not change.
+    fn afresh(&self) -> Self {
+        Self { limits: self.limits, bucket: self.bucket, ..Self::default() }
+    }
+
+    /// What an outcome says about the downstream. So many failures in a row as `breaker_after`
+    /// open the breaker; `None` switches it off. `names_endpoint` says that the row goes to an
     /// address of its own, whose answers say nothing about the others'.
     pub fn learn(
         &mut self,
         outcome: &Outcome,
         claim: (i64, i64),
-        limits: &Limits,
+        breaker_after: Option<u32>,
         names_endpoint: bool,
         (now, roll): (i64, f64),
         delay: Option<i64>,
@@ -259,7 +275,7 @@ impl Flow {
                 if is_about_downstream(outcome, names_endpoint) =>
             {
                 self.failures = self.failures.saturating_add(1);
-                let opens = limits.breaker_after.is_some_and(|after| self.failures >= after);
+                let opens = breaker_after.is_some_and(|after| self.failures >= after);
                 if was_probe || (opens && self.pause.is_none()) {
                     let reason = &failure.message;
                     return self.fail(PauseKind::Breaker, reason, was_probe, (now, roll));

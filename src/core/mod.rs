@@ -22,6 +22,7 @@ pub(crate) mod outcome;
 #[cfg_attr(not(feature = "http"), allow(dead_code))]
 pub(crate) mod retry_after;
 pub(crate) mod status;
+pub(crate) mod why;
 
 /// A duration in whole milliseconds, saturating.
 pub(crate) fn millis(duration: std::time::Duration) -> i64 {

@@ -27,6 +27,8 @@ pub struct Operation {
     priority: i32,
     on_dead: Option<OnDead>,
     provider: Option<String>,
+    owner: Option<String>,
+    key_recipe: Option<String>,
     weaken: bool,
 }
 
@@ -47,6 +49,8 @@ impl Operation {
             priority: 0,
             on_dead: None,
             provider: None,
+            owner: None,
+            key_recipe: None,
             weaken: false,
         }
     }
@@ -73,9 +77,11 @@ impl Operation {
         self
     }
 
-    /// At most so many deliveries of this operation at once, over all relays on the file. Defaults
-    /// to one less than the workers of this relay where it has several operations, so that none
-    /// can take them all.
+    /// At most so many deliveries of this operation at once. It is stored, and holds over all
+    /// relays on the file, also those that name none; the last relay that names one decides, and
+    /// [`weaken_stored_contract`](Self::weaken_stored_contract) removes it. By itself, a relay
+    /// that names none uses at most one less than its workers where it has several operations, so
+    /// that none can take them all.
     #[must_use]
     pub fn max_in_flight(mut self, max: usize) -> Self {
         self.max_in_flight = Some(max);
@@ -92,7 +98,8 @@ impl Operation {
         self
     }
 
-    /// At most so many sends in such a time, over all relays on the file. Defaults to no limit.
+    /// At most so many sends in such a time, over all relays on the file, and stored as
+    /// [`max_in_flight`](Self::max_in_flight) is. Defaults to no limit.
     #[must_use]
     pub fn rate(mut self, count: u32, per: Duration) -> Self {
         self.rate = Some(Rate { count, per });
@@ -118,6 +125,21 @@ impl Operation {
     #[must_use]
     pub fn provider(mut self, provider: impl Into<String>) -> Self {
         self.provider = Some(provider.into());
+        self
+    }
+
+    /// Who looks after this operation, such as a team; stored with the contract for whoever asks.
+    #[must_use]
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.owner = Some(owner.into());
+        self
+    }
+
+    /// What an idempotency key of this operation is made of, in words for people: "the order's
+    /// id; the version is bumped on each change". Stored with the contract.
+    #[must_use]
+    pub fn key_recipe(mut self, recipe: impl Into<String>) -> Self {
+        self.key_recipe = Some(recipe.into());
         self
     }
 
@@ -150,6 +172,10 @@ impl Operation {
             downstream: self.downstream,
             on_dead: self.on_dead,
             provider: self.provider.clone(),
+            owner: self.owner.clone(),
+            key_recipe: self.key_recipe.clone(),
+            limits: Limits { max_in_flight: self.max_in_flight, rate: self.rate },
+            time_limit: Some(self.handler.time_limit()),
         }
     }
 
@@ -165,11 +191,7 @@ impl Operation {
                 time_limit: self.handler.time_limit(),
             },
             on_dead: self.on_dead.unwrap_or_default(),
-            limits: Limits {
-                breaker_after: self.breaker_after,
-                max_in_flight: self.max_in_flight,
-                rate: self.rate,
-            },
+            breaker_after: self.breaker_after,
         }
     }
 

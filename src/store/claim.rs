@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rusqlite::types::FromSql;
-use rusqlite::{Row as SqlRow, named_params};
+use rusqlite::{Connection, OptionalExtension, Row as SqlRow, named_params};
 
 use super::read;
 use super::step::{HAS_DUE, Row, Rules, Step};
@@ -276,21 +276,40 @@ impl Step<'_> {
     }
 }
 
+/// What is read of a row before it is claimed.
+macro_rules! candidate_columns {
+    () => {
+        "l.id, l.attempts, l.tries, l.lost, l.in_doubt_since, l.first_sent_at, l.claimed_at, l.token,
+         o.id AS outbox_id, o.tenant_id, o.entity_id, o.intent_version, o.idempotency_key, o.args_hash,
+         o.endpoint, o.method, o.content_type, o.payload, o.headers, o.ordering_key, o.created_at,
+         o.expires_at,
+         NOT (lower(o.content_type) GLOB 'application/json*' OR lower(o.content_type) GLOB '*+json*')
+             OR o.payload = '' AND o.method IN ('GET', 'DELETE')
+             OR json_valid(o.payload) AS is_sound"
+    };
+}
+
 /// The statement that finds due rows. The state is a literal and the index is named, so that no
 /// statistics can turn this into a scan; the join is written in the order it must run.
-pub(super) const CANDIDATES: &str = "
-    SELECT l.id, l.attempts, l.tries, l.lost, l.in_doubt_since, l.first_sent_at, l.claimed_at, l.token,
-           o.id AS outbox_id, o.tenant_id, o.entity_id, o.intent_version, o.idempotency_key, o.args_hash,
-           o.endpoint, o.method, o.content_type, o.payload, o.headers, o.ordering_key, o.created_at,
-           o.expires_at,
-           NOT (lower(o.content_type) GLOB 'application/json*' OR lower(o.content_type) GLOB '*+json*')
-               OR o.payload = '' AND o.method IN ('GET', 'DELETE')
-               OR json_valid(o.payload) AS is_sound
-    FROM main.outbox_lease l INDEXED BY outbox_lease_due
+pub(super) const CANDIDATES: &str = concat!(
+    "SELECT ",
+    candidate_columns!(),
+    " FROM main.outbox_lease l INDEXED BY outbox_lease_due
     LEFT JOIN main.outbox o ON o.id = l.id
     WHERE l.operation = :operation AND l.state = 'pending' AND l.due_at <= :now
       AND l.id % :count = :index
-    ORDER BY l.due_at, l.id LIMIT :limit OFFSET :passed_over";
+    ORDER BY l.due_at, l.id LIMIT :limit OFFSET :passed_over"
+);
+
+/// One row as a claim would read it, to say whether it could.
+pub(super) fn candidate(conn: &Connection, id: i64, operation: &str) -> Result<Option<Candidate>> {
+    let mut statement = conn.prepare_cached(concat!(
+        "SELECT ",
+        candidate_columns!(),
+        " FROM main.outbox_lease l LEFT JOIN main.outbox o ON o.id = l.id WHERE l.id = ?1"
+    ))?;
+    Ok(statement.query_row([id], |row| read_candidate(row, operation)).optional()?)
+}
 
 pub(super) const EXPIRED: &str = "
     SELECT l.id, l.attempts, l.tries, l.lost, l.in_doubt_since, l.first_sent_at, l.claimed_at, l.token,
@@ -308,12 +327,19 @@ struct ExpiredLease {
     ordering_key: Option<String>,
 }
 
-struct Candidate {
+pub(super) struct Candidate {
     id: i64,
     token: Option<i64>,
-    facts: Facts,
+    pub facts: Facts,
     /// The intent, or why it cannot be read.
     intent: Result<StoredIntent, String>,
+}
+
+impl Candidate {
+    /// Whether it can be read, or why not.
+    pub fn readable(&self) -> Result<(), &str> {
+        self.intent.as_ref().map(drop).map_err(String::as_str)
+    }
 }
 
 struct StoredIntent {

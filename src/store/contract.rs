@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, named_params};
 
-use super::read::{lossy, lossy_option};
+use super::read;
 use crate::core::contract::{Downstream, OnDead};
+use crate::core::flow::{Limits, Rate};
 use crate::core::millis;
 use crate::error::Result;
 
@@ -15,8 +16,12 @@ pub(crate) struct Contract {
     pub downstream: Downstream,
     /// `None` leaves what is stored.
     pub on_dead: Option<OnDead>,
-    /// `None` leaves what is stored.
     pub provider: Option<String>,
+    pub owner: Option<String>,
+    pub key_recipe: Option<String>,
+    pub limits: Limits,
+    /// The longest one attempt takes, as far as that is known.
+    pub time_limit: Option<Duration>,
 }
 
 impl Contract {
@@ -25,21 +30,22 @@ impl Contract {
         self.on_dead.unwrap_or_default()
     }
 
-    /// What holds where a relay says this and the file said that.
-    fn over(&self, stored: Option<&Self>, weaken: bool) -> Self {
-        let Some(stored) = stored else {
-            return Self { on_dead: Some(self.on_dead()), ..self.clone() };
-        };
-        let on_dead = match self.on_dead {
-            None => stored.on_dead(),
-            Some(own) if weaken => own,
-            Some(own) => own.stricter(stored.on_dead()),
-        };
-        let downstream = self.downstream.stricter(stored.downstream);
+    /// What holds where that is stored already: the stricter promise, and what the newer word
+    /// leaves open.
+    fn over(&self, stored: &Self) -> Self {
+        let own = self.clone();
+        let stored_on_dead = stored.on_dead();
         Self {
-            downstream: if weaken { self.downstream } else { downstream },
-            on_dead: Some(on_dead),
-            provider: self.provider.clone().or_else(|| stored.provider.clone()),
+            downstream: own.downstream.stricter(stored.downstream),
+            on_dead: Some(own.on_dead.map_or(stored_on_dead, |own| own.stricter(stored_on_dead))),
+            provider: own.provider.or_else(|| stored.provider.clone()),
+            owner: own.owner.or_else(|| stored.owner.clone()),
+            key_recipe: own.key_recipe.or_else(|| stored.key_recipe.clone()),
+            limits: Limits {
+                max_in_flight: own.limits.max_in_flight.or(stored.limits.max_in_flight),
+                rate: own.limits.rate.or(stored.limits.rate),
+            },
+            time_limit: own.time_limit.or(stored.time_limit),
         }
     }
 }
@@ -55,28 +61,12 @@ pub(crate) fn register(
 ) -> Result<Contract> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let stored = of(&tx, operation)?;
-    let effective = own.over(stored.as_ref(), weaken);
+    let effective = match &stored {
+        Some(stored) if !weaken => own.over(stored),
+        _ => Contract { on_dead: Some(own.on_dead()), ..own.clone() },
+    };
     if stored.as_ref() != Some(&effective) {
-        let (word, window_ms) = match effective.downstream {
-            Downstream::DeduplicatesByKey { window } => ("deduplicates", Some(millis(window))),
-            Downstream::Unprotected => ("unprotected", None),
-        };
-        tx.execute(
-            "INSERT INTO main.outbox_operation
-                 (operation, downstream, window_ms, on_dead, provider, registered_at)
-             VALUES (:operation, :downstream, :window_ms, :on_dead, :provider, :now)
-             ON CONFLICT (operation) DO UPDATE
-             SET downstream = excluded.downstream, window_ms = excluded.window_ms,
-                 on_dead = excluded.on_dead, provider = excluded.provider",
-            named_params! {
-                ":operation": operation,
-                ":downstream": word,
-                ":window_ms": window_ms,
-                ":on_dead": match effective.on_dead() { OnDead::Block => "block", OnDead::Continue => "continue" },
-                ":provider": effective.provider,
-                ":now": now,
-            },
-        )?;
+        save(&tx, operation, &effective, now)?;
     }
     // A relay that starts may have new credentials: it tries them at once.
     tx.execute(
@@ -88,36 +78,98 @@ pub(crate) fn register(
     Ok(effective)
 }
 
+fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Result<()> {
+    let (word, window_ms) = match contract.downstream {
+        Downstream::DeduplicatesByKey { window } => ("deduplicates", Some(millis(window))),
+        Downstream::Unprotected => ("unprotected", None),
+    };
+    let rate = contract.limits.rate;
+    conn.execute(
+        "INSERT INTO main.outbox_operation
+             (operation, downstream, window_ms, on_dead, provider, owner, key_recipe, max_in_flight,
+              rate_count, rate_ms, time_limit_ms, registered_at)
+         VALUES (:operation, :downstream, :window_ms, :on_dead, :provider, :owner, :key_recipe,
+                 :max_in_flight, :rate_count, :rate_ms, :time_limit_ms, :now)
+         ON CONFLICT (operation) DO UPDATE
+         SET downstream = excluded.downstream, window_ms = excluded.window_ms,
+             on_dead = excluded.on_dead, provider = excluded.provider, owner = excluded.owner,
+             key_recipe = excluded.key_recipe, max_in_flight = excluded.max_in_flight,
+             rate_count = excluded.rate_count, rate_ms = excluded.rate_ms,
+             time_limit_ms = excluded.time_limit_ms",
+        named_params! {
+            ":operation": operation,
+            ":downstream": word,
+            ":window_ms": window_ms,
+            ":on_dead": match contract.on_dead() { OnDead::Block => "block", OnDead::Continue => "continue" },
+            ":provider": contract.provider,
+            ":owner": contract.owner,
+            ":key_recipe": contract.key_recipe,
+            ":max_in_flight": contract.limits.max_in_flight.map(|max| i64::try_from(max).unwrap_or(i64::MAX)),
+            ":rate_count": rate.map(|rate| rate.count),
+            ":rate_ms": rate.map(|rate| millis(rate.per).max(1)),
+            ":time_limit_ms": contract.time_limit.map(millis),
+            ":now": now,
+        },
+    )?;
+    Ok(())
+}
+
 /// The contract of one operation, where a relay has registered it.
 pub(crate) fn of(conn: &Connection, operation: &str) -> Result<Option<Contract>> {
     let mut statement = conn.prepare_cached(
-        "SELECT downstream, window_ms, on_dead, provider FROM main.outbox_operation WHERE operation = ?1",
+        "SELECT downstream, window_ms, on_dead, provider, owner, key_recipe, time_limit_ms,
+                max_in_flight, rate_count, rate_ms
+         FROM main.outbox_operation WHERE operation = ?1",
     )?;
-    Ok(statement.query_row([operation], |row| read(row, 0)).optional()?)
+    Ok(statement.query_row([operation], |row| read_contract(row, 0)).optional()?)
 }
 
 /// All contracts, by operation.
 pub(crate) fn all(conn: &Connection) -> Result<Vec<(String, Contract)>> {
     let mut statement = conn.prepare_cached(
-        "SELECT operation, downstream, window_ms, on_dead, provider
+        "SELECT operation, downstream, window_ms, on_dead, provider, owner, key_recipe, time_limit_ms,
+                max_in_flight, rate_count, rate_ms
          FROM main.outbox_operation ORDER BY operation",
     )?;
-    let rows = statement.query_map([], |row| Ok((row.get(0)?, read(row, 1)?)))?;
+    let rows = statement.query_map([], |row| Ok((row.get(0)?, read_contract(row, 1)?)))?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-fn read(row: &Row<'_>, first: usize) -> rusqlite::Result<Contract> {
+fn read_contract(row: &Row<'_>, first: usize) -> rusqlite::Result<Contract> {
     let window: Option<i64> = row.get(first + 1)?;
-    let downstream = match (lossy(row, first)?.as_str(), window) {
+    let downstream = match (read::lossy(row, first)?.as_str(), window) {
         ("deduplicates", Some(window)) => Downstream::DeduplicatesByKey {
             window: Duration::from_millis(window.try_into().unwrap_or(0)),
         },
         // Whatever else stands there, the careful reading is that nothing is promised.
         _ => Downstream::Unprotected,
     };
-    let on_dead = match lossy(row, first + 2)?.as_str() {
+    let on_dead = match read::lossy(row, first + 2)?.as_str() {
         "continue" => OnDead::Continue,
         _ => OnDead::Block,
     };
-    Ok(Contract { downstream, on_dead: Some(on_dead), provider: lossy_option(row, first + 3)? })
+    let time_limit: Option<i64> = row.get(first + 6)?;
+    Ok(Contract {
+        downstream,
+        on_dead: Some(on_dead),
+        provider: read::lossy_option(row, first + 3)?,
+        owner: read::lossy_option(row, first + 4)?,
+        key_recipe: read::lossy_option(row, first + 5)?,
+        time_limit: time_limit.and_then(|ms| ms.try_into().ok()).map(Duration::from_millis),
+        limits: read_limits(row, first + 7)?,
+    })
+}
+
+/// What holds over all relays, from three columns.
+pub(super) fn read_limits(row: &Row<'_>, first: usize) -> rusqlite::Result<Limits> {
+    let max: Option<i64> = row.get(first)?;
+    let count: Option<i64> = row.get(first + 1)?;
+    let per: Option<i64> = row.get(first + 2)?;
+    Ok(Limits {
+        max_in_flight: max.map(|max| usize::try_from(max).unwrap_or(0)),
+        rate: count.zip(per).map(|(count, per)| Rate {
+            count: u32::try_from(count.max(0)).unwrap_or(u32::MAX),
+            per: Duration::from_millis(per.try_into().unwrap_or(1)),
+        }),
+    })
 }

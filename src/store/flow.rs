@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, named_params};
 
-use super::read;
 use super::record::Record;
 use super::step::{Rules, Step};
-use crate::core::flow::{Closed, Flow, FlowMove, Gate, Limits, Pause, PauseKind, gate};
+use super::{contract, read};
+use crate::core::flow::{Closed, Flow, FlowMove, Gate, Pause, PauseKind, gate};
 use crate::core::outcome::Outcome;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::Delivery;
@@ -16,7 +16,8 @@ use crate::handler::Delivery;
 pub(crate) fn load(conn: &Connection, operation: &str) -> Result<Option<Flow>> {
     let mut statement = conn.prepare_cached(
         "SELECT paused_kind, paused_until, paused_since, paused_by, paused_reason, probe_id, probe_token,
-                probes, failures, throttled_until, resumed_at, bucket, bucket_at
+                probes, failures, throttled_until, resumed_at, bucket, bucket_at,
+                max_in_flight, rate_count, rate_ms
          FROM main.outbox_operation WHERE operation = ?1",
     )?;
     let flow = statement
@@ -33,6 +34,7 @@ pub(crate) fn load(conn: &Connection, operation: &str) -> Result<Option<Flow>> {
                 None => None,
             };
             Ok(Flow {
+                limits: contract::read_limits(row, 13)?,
                 pause,
                 probe: row.get::<_, Option<i64>>(5)?.zip(row.get::<_, Option<i64>>(6)?),
                 probes: read::counter(row, 7)?,
@@ -84,16 +86,9 @@ pub(crate) fn save(conn: &Connection, operation: &str, flow: &Flow) -> Result<()
 
 /// Whether an operation may send now: the same question for a claim, for a relay that looks
 /// whether anything is due, and for a person who asks why a row waits.
-pub(crate) fn gate_of(
-    conn: &Connection,
-    operation: &str,
-    flow: &Flow,
-    limits: &Limits,
-    now: i64,
-) -> Result<Gate> {
-    let in_flight =
-        if flow.needs_count(limits, now) { count_in_flight(conn, operation)? } else { 0 };
-    Ok(gate(flow, limits, in_flight, now))
+pub(crate) fn gate_of(conn: &Connection, operation: &str, flow: &Flow, now: i64) -> Result<Gate> {
+    let in_flight = if flow.needs_count(now) { count_in_flight(conn, operation)? } else { 0 };
+    Ok(gate(flow, in_flight, now))
 }
 
 fn count_in_flight(conn: &Connection, operation: &str) -> Result<usize> {
@@ -162,17 +157,12 @@ impl Step<'_> {
     /// Whether rows of this operation may be claimed. Ends a pause whose time has come.
     pub(super) fn gate(&mut self, rules: &Rules) -> Result<Gate> {
         let now = self.now;
-        let flow = self.flow(&rules.operation)?;
-        let is_over = |pause: &Pause| {
-            pause.kind == PauseKind::Operator && pause.until.is_some_and(|until| until <= now)
-        };
-        if let Some(pause) = flow.pause.clone().filter(is_over) {
-            flow.resume(now);
+        if let Some(pause) = self.flow(&rules.operation)?.end_pause(now) {
             let why = ("relay", Some("its time was over"));
             insert_move(&self.tx, &rules.operation, FlowMove::Resumed, Some(&pause), why, now)?;
         }
         let flow = self.flow(&rules.operation)?.clone();
-        let gate = gate_of(&self.tx, &rules.operation, &flow, &rules.limits, now)?;
+        let gate = gate_of(&self.tx, &rules.operation, &flow, now)?;
         if let Gate::Closed { why: Closed::Paused(_) | Closed::Throttled, .. } = &gate {
             // Another relay may have found out: what waits for a worker here must not be sent.
             self.stopped.insert(rules.operation.clone());
@@ -188,7 +178,7 @@ impl Step<'_> {
 
     pub(super) fn take_from_bucket(&mut self, rules: &Rules, count: usize) {
         if let Some((_, flow)) = self.flows.get_mut(&rules.operation).filter(|_| count > 0) {
-            flow.take(&rules.limits, count, self.now);
+            flow.take(count, self.now);
         }
     }
 
@@ -222,8 +212,8 @@ impl Step<'_> {
         let names_endpoint = delivery.endpoint.is_some();
         let flow = self.flow(&rules.operation)?;
         let before = flow.pause.clone();
-        let limits = &rules.limits;
-        let moved = flow.learn(outcome, claim, limits, names_endpoint, (now, *roll), due_at);
+        let breaker_after = rules.breaker_after;
+        let moved = flow.learn(outcome, claim, breaker_after, names_endpoint, (now, *roll), due_at);
         if flow.throttled_until.is_some_and(|until| until > now) {
             // What waits for a worker must not be sent now.
             self.stopped.insert(rules.operation.clone());

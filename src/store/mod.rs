@@ -12,6 +12,7 @@ mod read;
 mod record;
 mod schema;
 mod step;
+mod why;
 
 use std::path::Path;
 
@@ -28,6 +29,7 @@ pub(crate) use step::{Rules, Step, Writer};
 use crate::core::contract::StoredContract;
 use crate::core::entry::{AuditEvent, Entry, Filter, OperationStats};
 use crate::core::intent::Prepared;
+use crate::core::why::Why;
 use crate::error::Result;
 
 /// The outbox tables of one file, and connections to it.
@@ -126,13 +128,22 @@ impl Store {
                 downstream: contract.downstream,
                 on_dead: contract.on_dead(),
                 provider: contract.provider,
+                owner: contract.owner,
+                key_recipe: contract.key_recipe,
+                max_in_flight: contract.limits.max_in_flight,
+                rate: contract.limits.rate.map(|rate| (rate.count, rate.per)),
                 paused: pause.as_ref().map(|pause| pause.kind),
                 paused_until: pause.as_ref().and_then(|pause| pause.until),
+                paused_since: pause.as_ref().map(|pause| pause.since),
                 paused_by: pause.as_ref().map(|pause| pause.actor.clone()),
                 paused_reason: pause.map(|pause| pause.reason),
             });
         }
         Ok(operations)
+    }
+
+    pub fn why(&self, id: i64, shard: Option<(u32, u32)>, now: i64) -> Result<Why> {
+        why::why(&*self.reader()?, id, shard, now)
     }
 
     pub fn register(

@@ -2,8 +2,9 @@
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, named_params};
 
+use super::contract::{self, Contract};
+use super::read;
 use super::step::{NewEvent, add_settled, insert_event};
-use super::{contract, read};
 use crate::core::backoff::Backoff;
 use crate::core::contract::Downstream;
 use crate::core::decide::{self, Facts, Policy};
@@ -107,8 +108,7 @@ fn replay_in(
 /// Reads an intent and refuses it unless it may be replayed.
 pub(crate) fn check_replay(conn: &Connection, id: i64, now: i64) -> Result<OperatorRow> {
     let row = find(conn, id)?;
-    let downstream = contract::of(conn, &row.operation)?.map(|contract| contract.downstream);
-    let policy = cautious(downstream.unwrap_or(Downstream::Unprotected));
+    let policy = cautious(contract::of(conn, &row.operation)?.as_ref());
     if decide::may_replay(row.status, &row.facts, &policy, now) {
         return Ok(row);
     }
@@ -123,16 +123,17 @@ pub(crate) fn check_replay(conn: &Connection, id: i64, now: i64) -> Result<Opera
     Err(Error::new(ErrorKind::Refused, format!("intent {id} is {}: {why}", row.status)))
 }
 
-/// The rules for a replay are the stored contract alone; no relay's configuration is known here.
+/// The rules for a person are the stored contract alone; no relay's configuration is known here.
 /// The claim asks again with the relay's own figures.
-fn cautious(downstream: Downstream) -> Policy {
+pub(super) fn cautious(contract: Option<&Contract>) -> Policy {
+    let time_limit = contract.and_then(|contract| contract.time_limit);
     Policy {
-        downstream,
+        downstream: contract.map_or(Downstream::Unprotected, |contract| contract.downstream),
         backoff: Backoff::default(),
         attempts_max: 1,
         give_up_after: std::time::Duration::MAX,
         retry_after_max: std::time::Duration::MAX,
-        time_limit: std::time::Duration::from_secs(60),
+        time_limit: time_limit.unwrap_or(std::time::Duration::from_secs(60)),
     }
 }
 

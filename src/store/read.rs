@@ -45,7 +45,7 @@ fn bare_entry(conn: &Connection, id: i64) -> Result<Option<Entry>> {
     let mut statement = conn.prepare_cached(
         "SELECT id, tenant_id, operation, entity_id, intent_version, idempotency_key, endpoint,
                 ordering_key, status, attempts, next_attempt_at, locked_until, locked_by, last_error,
-                downstream_id, created_at, finished_at
+                downstream_id, created_at, finished_at, registered
          FROM main.outbox_status WHERE id = ?1",
     )?;
     let found = statement.query_row([id], |row| {
@@ -67,6 +67,7 @@ fn bare_entry(conn: &Connection, id: i64) -> Result<Option<Entry>> {
             downstream_id: lossy_option(row, 14)?,
             created_at: row.get(15)?,
             finished_at: row.get(16)?,
+            registered: row.get(17)?,
             receipt: None,
         })
     });

@@ -13,7 +13,7 @@ use super::schema;
 use crate::clock::Clock;
 use crate::core::contract::OnDead;
 use crate::core::decide::{Decision, Policy};
-use crate::core::flow::{Flow, Gate, Limits};
+use crate::core::flow::{Flow, Gate};
 use crate::core::outcome::Receipt;
 use crate::core::status::Status;
 use crate::error::{Error, ErrorKind, Result};
@@ -35,7 +35,8 @@ pub(crate) struct Rules {
     pub operation: String,
     pub policy: Policy,
     pub on_dead: OnDead,
-    pub limits: Limits,
+    /// Failures in a row that open the breaker; `None` switches it off.
+    pub breaker_after: Option<u32>,
 }
 
 impl Writer {
@@ -78,7 +79,7 @@ impl Writer {
 
     fn gate(&self, rules: &Rules, now: i64) -> Result<Gate> {
         let flow = flow::load(&self.conn, &rules.operation)?.unwrap_or_default();
-        flow::gate_of(&self.conn, &rules.operation, &flow, &rules.limits, now)
+        flow::gate_of(&self.conn, &rules.operation, &flow, now)
     }
 
     /// The operations that have rows which may act, found by skipping through the index.

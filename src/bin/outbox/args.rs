@@ -54,6 +54,18 @@ pub enum Command {
     Cancel(CancelArgs),
     /// Count intents by operation and status
     Stats,
+    /// Say why an intent is not sent now: the first rule that keeps it
+    Why(WhyArgs),
+    /// Hold an operation back, for a time or until it is resumed, on every relay
+    ///
+    /// Its intents wait and use up no attempts; what is on the way is finished.
+    Pause(PauseArgs),
+    /// Let an operation go on, whoever or whatever paused it
+    ///
+    /// One that is not paused is left as it is, with exit code 0.
+    Resume(ResumeArgs),
+    /// Show the operations that relays have registered: contracts, owners, limits and pauses
+    Operations,
 }
 
 #[derive(Debug, Args)]
@@ -238,6 +250,43 @@ pub struct CancelArgs {
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
     /// Who, for the audit trail; defaults to $USER
+    #[arg(long, value_name = "NAME")]
+    pub actor: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct WhyArgs {
+    /// The intent's id
+    #[arg(value_name = "ID")]
+    pub id: i64,
+    /// As seen by a relay that takes only intents whose id modulo N is K
+    #[arg(long, value_name = "K/N", value_parser = parse_shard)]
+    pub shard: Option<(u32, u32)>,
+}
+
+#[derive(Debug, Args)]
+pub struct PauseArgs {
+    /// The kind of action, such as stripe.charge
+    pub operation: String,
+    /// How long, such as 1h; without it, until it is resumed
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
+    pub length: Option<Duration>,
+    /// Why, for the record
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Who, for the record; defaults to $USER
+    #[arg(long, value_name = "NAME")]
+    pub actor: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct ResumeArgs {
+    /// The kind of action, such as stripe.charge
+    pub operation: String,
+    /// Why, for the record
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Who, for the record; defaults to $USER
     #[arg(long, value_name = "NAME")]
     pub actor: Option<String>,
 }

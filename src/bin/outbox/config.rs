@@ -219,8 +219,20 @@ fn operation(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Res
     if let Some(max) = table.max_in_flight {
         operation = operation.max_in_flight(max);
     }
+    if let Some(failures) = table.breaker_after {
+        operation = operation.breaker_after(failures);
+    }
+    if let Some(rate) = table.rate {
+        operation = operation.rate(rate.0, rate.1);
+    }
     if let Some(provider) = &table.provider {
         operation = operation.provider(provider);
+    }
+    if let Some(owner) = &table.owner {
+        operation = operation.owner(owner);
+    }
+    if let Some(recipe) = &table.key_recipe {
+        operation = operation.key_recipe(recipe);
     }
     if table.weaken_stored_contract {
         operation = operation.weaken_stored_contract();

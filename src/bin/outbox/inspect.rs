@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use sqlite_outbox::{AuditEvent, Clock, Entry, Filter, Outbox, Receipt, SystemClock};
+use sqlite_outbox::{AuditEvent, Clock, Entry, Filter, Outbox, Receipt, Status, SystemClock};
 
 use crate::args::{FilterArgs, ListArgs, ShowArgs};
 use crate::failure::{Failure, Result};
@@ -29,6 +29,7 @@ struct Row<'a> {
     downstream_id: Option<&'a str>,
     created_at: i64,
     finished_at: Option<i64>,
+    registered: bool,
 }
 
 impl<'a> From<&'a Entry> for Row<'a> {
@@ -51,6 +52,7 @@ impl<'a> From<&'a Entry> for Row<'a> {
             downstream_id: entry.downstream_id.as_deref(),
             created_at: entry.created_at,
             finished_at: entry.finished_at,
+            registered: entry.registered,
         }
     }
 }
@@ -207,6 +209,9 @@ fn when(entry: &Entry, now: i64) -> String {
 }
 
 fn remark(entry: &Entry) -> &str {
+    if !entry.registered && entry.status == Status::Pending {
+        return "not registered";
+    }
     entry.last_error.as_deref().or(entry.downstream_id.as_deref()).unwrap_or("")
 }
 

@@ -13,6 +13,7 @@ mod inspect;
 mod key;
 mod logging;
 mod operate;
+mod operations;
 mod output;
 mod relay;
 mod relay_toml;
@@ -65,6 +66,10 @@ fn dispatch(cli: Cli, is_db_named: bool) -> Result<()> {
         Command::Replay(args) => operate::replay(out, &open()?, &args),
         Command::Cancel(args) => operate::cancel(out, &open()?, &args),
         Command::Stats => stats::run(out, &open()?),
+        Command::Why(args) => operations::why(out, &open()?, &args),
+        Command::Pause(args) => operations::pause(out, &open()?, &args),
+        Command::Resume(args) => operations::resume(out, &open()?, &args),
+        Command::Operations => operations::list(out, &open()?),
         Command::Demo => demo::run(out, cli.db.as_deref().filter(|_| is_db_named)),
     }
 }

@@ -46,6 +46,10 @@ pub struct OperationTable {
     pub success_when: Option<SuccessWhen>,
     pub on_conflict: Option<ConflictWord>,
     pub max_in_flight: Option<usize>,
+    pub breaker_after: Option<u32>,
+    pub rate: Option<RateWord>,
+    pub owner: Option<String>,
+    pub key_recipe: Option<String>,
     pub on_dead: Option<DeadWord>,
     #[serde(default)]
     pub allow_addresses: Vec<String>,
@@ -130,6 +134,35 @@ impl<'de> Deserialize<'de> for Period {
         parse_duration(&text)
             .map(Self)
             .map_err(|reason| serde::de::Error::custom(format!("{text:?} is {reason}")))
+    }
+}
+
+/// `20/s`, `100/m`, `1000/h`, `5/100ms`: so many sends in such a time.
+#[derive(Clone, Copy)]
+pub struct RateWord(pub u32, pub Duration);
+
+impl RateWord {
+    fn parse(text: &str) -> Option<Self> {
+        let (count, per) = text.split_once('/')?;
+        let per = match per.trim() {
+            "s" => Duration::from_secs(1),
+            "m" => Duration::from_secs(60),
+            "h" => Duration::from_secs(3600),
+            other => parse_duration(other).ok()?,
+        };
+        let count = count.trim().parse().ok()?;
+        (count > 0 && per >= Duration::from_millis(1)).then_some(Self(count, per))
+    }
+}
+
+impl<'de> Deserialize<'de> for RateWord {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let wrong = || {
+            let why = "is not a rate such as 20/s, 100/m, 1000/h or 5/100ms";
+            serde::de::Error::custom(format!("{text:?} {why}"))
+        };
+        Self::parse(&text).ok_or_else(wrong)
     }
 }
 

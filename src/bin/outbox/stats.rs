@@ -1,15 +1,22 @@
 //! `outbox stats`: counts by operation and status.
 
 use serde_json::{Map, Value, json};
-use sqlite_outbox::{Clock, OperationStats, Outbox, Status, SystemClock};
+use sqlite_outbox::{
+    Clock, OperationStats, Outbox, PauseKind, Status, StoredContract, SystemClock,
+};
 
 use crate::failure::Result;
+use crate::operations;
 use crate::output::{Out, distance, escape, table};
 
 pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
     let stats = outbox.stats()?;
+    let known = outbox.operations()?;
+    let paused = |line: &OperationStats| {
+        known.iter().find(|known| known.operation == line.operation && known.paused.is_some())
+    };
     if out.is_json() {
-        return stats.iter().try_for_each(|line| out.json(&to_json(line)));
+        return stats.iter().try_for_each(|line| out.json(&to_json(line, paused(line))));
     }
     if stats.is_empty() {
         return out.line("no intents yet");
@@ -31,10 +38,15 @@ pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
     if stats.iter().any(|line| !line.registered) {
         out.line("\n* no relay has ever registered this operation, so its intents wait")?;
     }
+    for (place, known) in stats.iter().filter_map(paused).enumerate() {
+        let gap = if place == 0 { "\n" } else { "" };
+        let (name, pause) = (&known.operation, operations::pause_of(known, now));
+        out.line(format_args!("{gap}{} is paused: {}", escape(name), escape(&pause)))?;
+    }
     Ok(())
 }
 
-fn to_json(line: &OperationStats) -> Value {
+fn to_json(line: &OperationStats, paused: Option<&StoredContract>) -> Value {
     let mut object = Map::new();
     object.insert("operation".into(), json!(line.operation));
     object.insert("registered".into(), json!(line.registered));
@@ -42,5 +54,8 @@ fn to_json(line: &OperationStats) -> Value {
         object.insert(status.as_str().into(), json!(count));
     }
     object.insert("oldest_due_at".into(), json!(line.oldest_due_at));
+    let kind = paused.and_then(|known| known.paused).map(PauseKind::as_str);
+    object.insert("paused".into(), json!(kind));
+    object.insert("paused_until".into(), json!(paused.and_then(|known| known.paused_until)));
     Value::Object(object)
 }

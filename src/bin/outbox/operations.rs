@@ -1,0 +1,174 @@
+//! `outbox operations`, `pause`, `resume` and `why`: what holds intents back, and letting them go.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sqlite_outbox::{Clock, Downstream, OnDead, Outbox, PauseKind, StoredContract, SystemClock};
+
+use crate::args::{PauseArgs, ResumeArgs, WhyArgs};
+use crate::failure::{Failure, Result};
+use crate::input;
+use crate::output::{Out, distance, escape, shorten, table, time};
+
+pub fn why(out: Out, outbox: &Outbox, args: &WhyArgs) -> Result<()> {
+    let (rule, text) = outbox.why(args.id, args.shard)?;
+    if out.is_json() {
+        return out.json(&json!({ "id": args.id, "rule": rule, "text": text }));
+    }
+    out.line(format_args!("intent {}: {}", args.id, escape(&text)))
+}
+
+pub fn pause(out: Out, outbox: &Outbox, args: &PauseArgs) -> Result<()> {
+    if args.length.is_some_and(|length| length.is_zero()) {
+        return Err(Failure::usage("--for: must be longer than nothing"));
+    }
+    let actor = input::actor(args.actor.as_deref());
+    outbox.pause(&args.operation, args.length, &actor, args.reason.as_deref())?;
+    let until = find(outbox, &args.operation)?.and_then(|known| known.paused_until);
+    if out.is_json() {
+        return out.json(&json!({
+            "operation": args.operation, "outcome": "paused", "paused_until": until,
+        }));
+    }
+    let until = until.map_or_else(|| "it is resumed".into(), time);
+    out.line(format_args!("operation {}: paused until {until}", escape(&args.operation)))
+}
+
+pub fn resume(out: Out, outbox: &Outbox, args: &ResumeArgs) -> Result<()> {
+    let actor = input::actor(args.actor.as_deref());
+    let stood = outbox.resume(&args.operation, &actor, args.reason.as_deref())?;
+    let outcome = if stood { "resumed" } else { "not_paused" };
+    if out.is_json() {
+        return out.json(&json!({ "operation": args.operation, "outcome": outcome }));
+    }
+    let said = if stood { "resumed" } else { "was not paused" };
+    out.line(format_args!("operation {}: {said}", escape(&args.operation)))
+}
+
+pub fn list(out: Out, outbox: &Outbox) -> Result<()> {
+    let known = outbox.operations()?;
+    if out.is_json() {
+        return known.iter().try_for_each(|known| out.json(&to_json(known)));
+    }
+    if known.is_empty() {
+        return out.line("no relay has registered an operation yet");
+    }
+    let mut table = table(&[
+        "OPERATION",
+        "DOWNSTREAM",
+        "WINDOW",
+        "ON DEAD",
+        "LIMITS",
+        "PROVIDER",
+        "OWNER",
+        "KEY RECIPE",
+        "PAUSED",
+    ]);
+    let now = SystemClock.now();
+    for known in &known {
+        let (downstream, window) = promise(known);
+        table.add_row([
+            escape(&known.operation),
+            downstream.into(),
+            window.map_or_else(dash, short),
+            on_dead(known).into(),
+            limits(known),
+            known.provider.as_deref().map_or_else(dash, |text| shorten(&escape(text), 24)),
+            known.owner.as_deref().map_or_else(dash, |text| shorten(&escape(text), 24)),
+            known.key_recipe.as_deref().map_or_else(dash, |text| shorten(&escape(text), 60)),
+            known.paused.map_or_else(dash, |_| shorten(&escape(&pause_of(known, now)), 80)),
+        ]);
+    }
+    out.line(table.trim_fmt())
+}
+
+/// By whom or what, until when, and why, on one line; text from the file is not escaped yet.
+pub fn pause_of(known: &StoredContract, now: i64) -> String {
+    let by = match known.paused {
+        None => return dash(),
+        Some(PauseKind::Operator) => {
+            format!("by {}", known.paused_by.as_deref().unwrap_or("nobody known"))
+        }
+        Some(PauseKind::Auth) => "its credentials were refused".into(),
+        Some(PauseKind::Breaker) => "too many attempts in a row failed".into(),
+    };
+    let until = match (known.paused, known.paused_until) {
+        (_, None) => ", until it is resumed".into(),
+        (Some(PauseKind::Operator), Some(until)) => format!(", until {}", time(until)),
+        (_, Some(until)) if until > now => format!(", tries again in {}", distance(now, until)),
+        (_, Some(_)) => ", tries again now".into(),
+    };
+    match known.paused_reason.as_deref() {
+        None | Some("") => format!("{by}{until}"),
+        Some(reason) => format!("{by}{until} ({reason})"),
+    }
+}
+
+fn to_json(known: &StoredContract) -> Value {
+    let (downstream, window) = promise(known);
+    json!({
+        "operation": known.operation,
+        "downstream": downstream,
+        "window_ms": window.map(millis),
+        "on_dead": on_dead(known),
+        "provider": known.provider,
+        "owner": known.owner,
+        "key_recipe": known.key_recipe,
+        "max_in_flight": known.max_in_flight,
+        "rate_count": known.rate.map(|(count, _)| count),
+        "rate_ms": known.rate.map(|(_, per)| millis(per)),
+        "paused": known.paused.map(PauseKind::as_str),
+        "paused_since": known.paused_since,
+        "paused_until": known.paused_until,
+        "paused_by": known.paused_by,
+        "paused_reason": known.paused_reason,
+    })
+}
+
+fn find(outbox: &Outbox, operation: &str) -> Result<Option<StoredContract>> {
+    Ok(outbox.operations()?.into_iter().find(|known| known.operation == operation))
+}
+
+/// In the words of `relay.toml`.
+fn promise(known: &StoredContract) -> (&'static str, Option<Duration>) {
+    match known.downstream {
+        Downstream::DeduplicatesByKey { window } => ("deduplicates", Some(window)),
+        Downstream::Unprotected => ("unprotected", None),
+    }
+}
+
+fn on_dead(known: &StoredContract) -> &'static str {
+    match known.on_dead {
+        OnDead::Block => "block",
+        OnDead::Continue => "continue",
+    }
+}
+
+fn limits(known: &StoredContract) -> String {
+    let mut limits = Vec::new();
+    if let Some(most) = known.max_in_flight {
+        limits.push(format!("{most} in flight"));
+    }
+    if let Some((count, per)) = known.rate {
+        let per = match per.as_millis() {
+            1000 => "s".into(),
+            60_000 => "m".into(),
+            3_600_000 => "h".into(),
+            _ => short(per),
+        };
+        limits.push(format!("{count}/{per}"));
+    }
+    if limits.is_empty() { dash() } else { limits.join(", ") }
+}
+
+fn short(duration: Duration) -> String {
+    humantime::format_duration(duration).to_string().replace(' ', "")
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn dash() -> String {
+    "-".into()
+}

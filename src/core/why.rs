@@ -1,0 +1,314 @@
+//! Why an intent is not sent now: each rule with its short word, and what a person is told.
+//!
+//! Out of scope: looking at the file. The store asks the rules in their order, with the figures
+//! and predicates of the claim.
+
+use super::contract::Downstream;
+use super::decide::{Withheld, why_no_repeat};
+use super::flow::{Closed, Pause, PauseKind};
+use super::status::Status;
+
+/// Defines the rules once, so that no list of them can miss one.
+macro_rules! rules {
+    ($($(#[$doc:meta])* $name:ident = $word:literal,)*) => {
+        /// What keeps an intent from being sent now, in the order in which it is asked.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub(crate) enum Rule {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Rule {
+            #[cfg(test)]
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// The word used in the CLI and in JSON.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => $word,)*
+                }
+            }
+        }
+    };
+}
+
+rules! {
+    Settled = "settled",
+    Dead = "dead",
+    Unknown = "unknown",
+    NeedsReview = "needs_review",
+    InFlight = "in_flight",
+    /// Behind an earlier one of its ordering key.
+    Queued = "queued",
+    NotRegistered = "not_registered",
+    NotDue = "not_due",
+    Unreadable = "unreadable",
+    Expired = "expired",
+    InDoubt = "in_doubt",
+    Paused = "paused",
+    Probing = "probing",
+    Throttled = "throttled",
+    TooManyInFlight = "too_many_in_flight",
+    Resuming = "resuming",
+    Rate = "rate",
+    /// Others are due before it, and not all may go.
+    Turn = "turn",
+    OtherShard = "other_shard",
+    /// Nothing keeps it.
+    Next = "next",
+}
+
+/// The first rule that holds, and the sentence about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Why {
+    pub rule: Rule,
+    pub text: String,
+}
+
+impl Why {
+    fn new(rule: Rule, text: impl Into<String>) -> Self {
+        Self { rule, text: text.into() }
+    }
+
+    /// A row that waits for a person or for nothing; `None` where its status lets it act.
+    pub fn of_status(status: Status, settled: Option<&Settled>, error: &str) -> Option<Self> {
+        let because = if error.is_empty() { String::new() } else { format!(" ({error})") };
+        Some(match status {
+            Status::Succeeded | Status::Cancelled => {
+                let at = settled.map_or_else(String::new, |s| format!(" at {}", utc(s.at)));
+                let id = settled.and_then(|s| s.downstream_id.as_deref());
+                let id = id.map_or_else(String::new, |id| format!(", with the receipt {id}"));
+                Self::new(Rule::Settled, format!("it is settled: {status}{at}{id}"))
+            }
+            Status::Dead => Self::new(
+                Rule::Dead,
+                format!(
+                    "it is dead{because}: mend the cause and replay it, enqueue a new version, \
+                         or cancel it"
+                ),
+            ),
+            Status::Unknown => Self::new(
+                Rule::Unknown,
+                format!(
+                    "it may have been applied, and sending it again is not safe{because}: ask the \
+                     downstream for its key; a late success still settles it"
+                ),
+            ),
+            Status::NeedsReview => Self::new(
+                Rule::NeedsReview,
+                format!(
+                    "a person must look{because}: find out what the downstream did with its key; \
+                     replay it where that is allowed"
+                ),
+            ),
+            Status::Pending | Status::InFlight => return None,
+        })
+    }
+
+    pub fn in_flight(owner: &str, since: i64, until: i64, now: i64) -> Self {
+        let since = utc(since);
+        let text = if until > now {
+            format!("it is being sent: {owner} holds it since {since}, until {}", utc(until))
+        } else {
+            format!(
+                "it was being sent: {owner} held it since {since}; that ended at {}, and the next \
+                 relay takes it back",
+                utc(until)
+            )
+        };
+        Self::new(Rule::InFlight, text)
+    }
+
+    /// `before` is the intent that must leave first.
+    pub fn queued(before: Option<(i64, Status)>) -> Self {
+        let text = match before {
+            Some((id, status)) if matches!(status, Status::Pending | Status::InFlight) => {
+                format!("it is queued behind intent {id} of its ordering key, which is {status}")
+            }
+            Some((id, status)) => format!(
+                "it is queued behind intent {id} of its ordering key, which is {status} and waits \
+                 for a person"
+            ),
+            None => "nothing lets it act: the outbox's tables were changed by hand".into(),
+        };
+        Self::new(Rule::Queued, text)
+    }
+
+    pub fn not_registered(operation: &str) -> Self {
+        let text = format!(
+            "no relay has ever registered the operation {operation:?}: start one that names it, or \
+             one with a default"
+        );
+        Self::new(Rule::NotRegistered, text)
+    }
+
+    pub fn not_due(until: i64, error: &str) -> Self {
+        let after = if error.is_empty() { String::new() } else { format!(", after: {error}") };
+        Self::new(Rule::NotDue, format!("it is not due until {}{after}", utc(until)))
+    }
+
+    pub fn unreadable(reason: &str) -> Self {
+        let text = format!("it cannot be read, and the next claim parks it for review: {reason}");
+        Self::new(Rule::Unreadable, text)
+    }
+
+    pub fn withheld(withheld: Withheld, downstream: Downstream, at: i64) -> Self {
+        let at = utc(at);
+        match withheld {
+            Withheld::Expired => {
+                Self::new(Rule::Expired, format!("it is of no use since {at}, when it expired"))
+            }
+            Withheld::InDoubt => {
+                let why = why_no_repeat(downstream);
+                let text = format!("the attempt of {at} may have been applied{why}");
+                Self::new(Rule::InDoubt, text)
+            }
+        }
+    }
+
+    pub fn closed(operation: &str, closed: &Closed, until: Option<i64>) -> Self {
+        let until = until.map(utc).unwrap_or_default();
+        let (rule, text) = match closed {
+            Closed::Paused(pause) => (Rule::Paused, paused(operation, pause)),
+            Closed::Probing => (
+                Rule::Probing,
+                format!("{operation:?} is paused, and another intent tries whether it can go on"),
+            ),
+            Closed::Throttled => (
+                Rule::Throttled,
+                format!("the downstream of {operation:?} asked to be left alone until {until}"),
+            ),
+            Closed::InFlight(most) => (
+                Rule::TooManyInFlight,
+                format!("as many of {operation:?} are in flight as may be at once: {most}"),
+            ),
+            Closed::Resuming => (
+                Rule::Resuming,
+                format!("{operation:?} has just begun again and lets more through after {until}"),
+            ),
+            Closed::Rate => (
+                Rule::Rate,
+                format!("the rate of {operation:?} is used up; its next may go at {until}"),
+            ),
+        };
+        Self::new(rule, text)
+    }
+
+    /// `ahead` rows are due before it, and `limit` may go.
+    pub fn turn(operation: &str, ahead: usize, limit: usize) -> Self {
+        let others = if ahead == 1 { "other is" } else { "others are" };
+        let text =
+            format!("{ahead} {others} due before it of {operation:?}, and {limit} may go now");
+        Self::new(Rule::Turn, text)
+    }
+
+    /// While the operation is paused one row may go, and it is another.
+    pub fn not_the_probe(operation: &str) -> Self {
+        let text =
+            format!("{operation:?} is paused, and another intent will try whether it can go on");
+        Self::new(Rule::Turn, text)
+    }
+
+    pub fn other_shard(id: i64, (index, count): (u32, u32)) -> Self {
+        let own = id.checked_rem(i64::from(count)).unwrap_or_default();
+        let text = format!("it is of shard {own}/{count}, which a relay of {index}/{count} skips");
+        Self::new(Rule::OtherShard, text)
+    }
+
+    /// `lost` says that its last attempt was lost with its process.
+    pub fn next(lost: bool) -> Self {
+        let text = if lost {
+            "nothing keeps it: a relay sends it as soon as it holds nothing else, because the last \
+             attempt was lost with its process"
+        } else {
+            "nothing keeps it: the next claim of a relay sends it"
+        };
+        Self::new(Rule::Next, text)
+    }
+}
+
+/// When and with what a row was settled.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Settled {
+    pub at: i64,
+    pub downstream_id: Option<String>,
+}
+
+fn paused(operation: &str, pause: &Pause) -> String {
+    let since = utc(pause.since);
+    let until = pause.until.map(utc);
+    let mut text = match pause.kind {
+        PauseKind::Operator => {
+            let until = until.unwrap_or_else(|| "it is resumed".into());
+            format!("{operation:?} is paused by {} since {since}, until {until}", pause.actor)
+        }
+        PauseKind::Auth => format!(
+            "{operation:?} is paused since {since} because its credentials were refused; {}",
+            probed(until)
+        ),
+        PauseKind::Breaker => format!(
+            "{operation:?} is paused since {since} because too many attempts in a row failed; {}",
+            probed(until)
+        ),
+    };
+    if !pause.reason.is_empty() {
+        text.push_str(": ");
+        text.push_str(&pause.reason);
+    }
+    text
+}
+
+fn probed(until: Option<String>) -> String {
+    until.map_or_else(
+        || "it waits until it is resumed".into(),
+        |until| format!("one intent tries again at {until}"),
+    )
+}
+
+/// A time as people write it: UTC, to the second.
+fn utc(at: i64) -> String {
+    // Years of four digits; a file may hold anything.
+    if !(0..253_402_300_800_000).contains(&at) {
+        return format!("{at} ms");
+    }
+    let (days, seconds) = (at / 86_400_000, at / 1000 % 86_400);
+    // Days since 0000-03-01, so that a leap day is the last of its year; 400 years are 146097.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    format!(
+        "{:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
+        year + era * 400 + next,
+        seconds / 3600,
+        seconds / 60 % 60,
+        seconds % 60
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::utc;
+
+    #[test]
+    fn times_are_the_calendars() {
+        for seconds in (0..253_402_300_800_u64).step_by(86_400 * 17 + 12_345) {
+            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+            let shown = utc(i64::try_from(seconds).unwrap() * 1000);
+            assert_eq!(httpdate::fmt_http_date(time)[5..], http_date(&shown), "{shown}");
+        }
+        assert_eq!(utc(1_800_000_000_000), "2027-01-15T08:00:00Z");
+        assert_eq!(utc(951_782_400_000), "2000-02-29T00:00:00Z");
+        assert_eq!(utc(-1), "-1 ms");
+    }
+
+    /// The same time as a header has it after the day of the week.
+    fn http_date(iso: &str) -> String {
+        let months =
+            ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+        let month = months[iso[5..7].parse::<usize>().unwrap() - 1];
+        format!("{} {month} {} {} GMT", &iso[8..10], &iso[..4], &iso[11..19])
+    }
+}

@@ -1,0 +1,168 @@
+//! `outbox pause`, `resume`, `operations` and `why`, and what stands in `relay.toml` about them.
+
+use serde_json::{Value, json};
+
+use super::Desk;
+use crate::downstream::Downstream;
+
+fn config(endpoint: &str, more: &str) -> String {
+    format!(
+        "[operations.pay]\nendpoint = \"{endpoint}\"\ndownstream = \"deduplicates\"\n\
+         key_window = \"2h\"\n{more}\n"
+    )
+}
+
+const EVERYTHING: &str = r#"provider = "stripe"
+max_in_flight = 4
+breaker_after = 3
+rate = "20/s"
+owner = "payments team"
+key_recipe = "order id, version bumped on each change""#;
+
+#[test]
+fn a_pause_holds_back_what_a_relay_would_send() {
+    let (desk, downstream) = (Desk::new(), Downstream::start());
+    let relay_toml = desk.file("relay.toml", &config(&downstream.url("/ok"), EVERYTHING));
+    let drain = ["relay", "--drain", "--config", &relay_toml];
+    desk.ok(&drain);
+    desk.ok(&["enqueue", "pay", "--entity", "a"]);
+    desk.ok(&["enqueue", "pay", "--entity", "b"]);
+    let pause = ["pause", "pay", "--reason", "their maintenance", "--actor", "ann"];
+    assert_eq!(desk.ok(&pause), "operation pay: paused until it is resumed\n");
+    let why = desk.ok(&["why", "1"]);
+    assert!(why.starts_with("intent 1: \"pay\" is paused by ann since 20"), "{why}");
+    assert!(why.contains("until it is resumed: their maintenance"), "{why}");
+    desk.ok(&drain);
+    assert_eq!(downstream.connections(), 0);
+
+    let row = &desk.json(&["operations"])[0];
+    let expected = json!({
+        "operation": "pay", "downstream": "deduplicates", "window_ms": 7_200_000,
+        "on_dead": "block", "provider": "stripe", "owner": "payments team",
+        "key_recipe": "order id, version bumped on each change", "max_in_flight": 4,
+        "rate_count": 20, "rate_ms": 1000, "paused": "operator", "paused_until": null,
+        "paused_since": row["paused_since"], "paused_by": "ann",
+        "paused_reason": "their maintenance",
+    });
+    assert_eq!(*row, expected);
+    assert!(row["paused_since"].is_i64());
+    let text = desk.ok(&["operations"]);
+    for words in ["2h", "4 in flight, 20/s", "payments team", "by ann, until it is resumed"] {
+        assert!(text.contains(words), "{text}");
+    }
+    let stats = desk.ok(&["stats"]);
+    assert!(stats.contains("\npay is paused: by ann, until it is resumed (their"), "{stats}");
+    assert_eq!(desk.json(&["stats"])[0]["paused"], "operator");
+
+    assert_eq!(desk.ok(&["resume", "pay", "--reason", "over"]), "operation pay: resumed\n");
+    assert_eq!(desk.ok(&["resume", "pay"]), "operation pay: was not paused\n");
+    let again = &desk.json(&["resume", "pay"])[0];
+    assert_eq!(*again, json!({"operation": "pay", "outcome": "not_paused"}));
+    assert_eq!(desk.json(&["stats"])[0]["paused"], Value::Null);
+    assert_eq!(desk.count("outbox_operation_event"), 2);
+    desk.ok(&drain);
+    assert_eq!(desk.json(&["why", "1"])[0]["rule"], "settled");
+}
+
+#[test]
+fn a_pause_for_a_time_says_when_it_ends() {
+    let desk = Desk::new();
+    let relay_toml = desk.file("relay.toml", &config("http://127.0.0.1:9/", ""));
+    desk.ok(&["relay", "--drain", "--config", &relay_toml]);
+    let paused = &desk.json(&["pause", "pay", "--for", "1h"])[0];
+    assert_eq!(paused["outcome"], "paused");
+    let until = paused["paused_until"].as_i64().unwrap();
+    assert_eq!(desk.json(&["operations"])[0]["paused_until"], until);
+    for args in [&["pause", "pay", "--for", "0s"][..], &["pause", "pay", "--for", "soon"]] {
+        let ran = desk.run(args);
+        assert_eq!(ran.code, 2);
+        assert!(ran.err.contains("--for"), "{}", ran.err);
+    }
+    for args in [["pause", "pya"], ["resume", "pya"]] {
+        let ran = desk.run(&args);
+        assert_eq!(ran.code, 3);
+        assert!(ran.err.contains("\"pya\" is not registered"), "{}", ran.err);
+    }
+    assert!(desk.ok(&["pause", "--help"]).contains("until it is resumed"));
+}
+
+#[test]
+fn why_names_the_first_rule() {
+    let desk = Desk::new();
+    assert!(desk.ok(&["operations"]).contains("no relay has registered"));
+    desk.ok(&["enqueue", "pay", "--entity", "a"]);
+    desk.ok(&["enqueue", "mail", "--entity", "a", "--delay", "1h"]);
+    let rule = |args: &[&str]| {
+        let why = desk.json(&[&["why"], args].concat()).remove(0);
+        assert!(why["text"].as_str().is_some_and(|text| !text.is_empty()));
+        assert_eq!(why["id"].to_string(), args[0]);
+        why["rule"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(rule(&["1"]), "not_registered");
+    let list = desk.ok(&["list"]);
+    assert_eq!(list.matches("not registered").count(), 2, "{list}");
+    assert_eq!(desk.json(&["list"])[0]["registered"], false);
+    let both = "[operations.mail]\ndownstream = \"unprotected\"\n";
+    let both = desk.file("relay.toml", &(config("http://127.0.0.1:9/", "") + both));
+    // It takes the intents of the other shard, so none of these that are due.
+    desk.ok(&["relay", "--drain", "--config", &both, "--shard", "0/2"]);
+    assert_eq!(rule(&["1"]), "next");
+    assert_eq!(rule(&["1", "--shard", "0/2"]), "other_shard");
+    assert_eq!(rule(&["1", "--shard", "1/2"]), "next");
+    assert_eq!(rule(&["2"]), "not_due");
+    assert_eq!(desk.json(&["list"])[0]["registered"], true);
+    assert!(!desk.ok(&["list"]).contains("not registered"));
+    let ran = desk.run(&["why", "99"]);
+    assert_eq!((ran.code, ran.err.as_str()), (3, "error: there is no intent 99\n"));
+    assert_eq!(desk.run(&["why", "1", "--shard", "2/2"]).code, 2);
+}
+
+#[test]
+fn rates_are_read_and_mistakes_name_their_line() {
+    let desk = Desk::new();
+    for (rate, count, ms) in
+        [("20/s", 20, 1000), ("100/m", 100, 60_000), ("9/h", 9, 3_600_000), ("5/100ms", 5, 100)]
+    {
+        let text = config("http://127.0.0.1:9/", &format!("rate = \"{rate}\""));
+        desk.ok(&["relay", "--drain", "--config", &desk.file("relay.toml", &text)]);
+        let row = &desk.json(&["operations"])[0];
+        assert_eq!([&row["rate_count"], &row["rate_ms"]], [&json!(count), &json!(ms)]);
+        assert!(desk.ok(&["operations"]).contains(rate));
+    }
+    for (line, words) in [
+        ("rate = \"20\"", "rate: \"20\" is not a rate such as 20/s"),
+        ("rate = \"0/s\"", "rate: \"0/s\" is not a rate"),
+        ("rate = \"5/0s\"", "rate: \"5/0s\" is not a rate"),
+        ("rate = \"-1/s\"", "rate: \"-1/s\" is not a rate"),
+        ("rate = 20", "rate: "),
+        ("breaker_after = \"ten\"", "breaker_after: "),
+        ("breaker_after = -1", "breaker_after: "),
+        ("owner = 7", "owner: "),
+        ("key_recipe = []", "key_recipe: "),
+        ("max_in_flight = 0", "max_in_flight: must be 1 or more"),
+    ] {
+        let text = config("http://127.0.0.1:9/", line);
+        let ran = desk.run(&["relay", "--drain", "--config", &desk.file("bad.toml", &text)]);
+        assert_eq!(ran.code, 2, "{line}");
+        assert!(ran.err.contains("bad.toml: line 5: ") && ran.err.contains(words), "{}", ran.err);
+    }
+}
+
+/// The breaker as configured, in a process, and what is said about it in another.
+#[test]
+fn the_configured_breaker_pauses_and_is_explained() {
+    let desk = Desk::new();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let text = config(&format!("http://{closed}/"), "breaker_after = 2");
+    let relay_toml = desk.file("relay.toml", &text);
+    for entity in ["a", "b", "c"] {
+        desk.ok(&["enqueue", "pay", "--entity", entity]);
+    }
+    desk.ok(&["relay", "--drain", "--workers", "1", "--config", &relay_toml]);
+    let row = &desk.json(&["operations"])[0];
+    assert_eq!([&row["paused"], &row["paused_by"]], ["breaker", "relay"]);
+    let why = &desk.json(&["why", "3"])[0];
+    assert_eq!(why["rule"], "paused");
+    assert!(why["text"].as_str().unwrap().contains("too many attempts in a row failed"), "{why}");
+    assert!(desk.ok(&["stats"]).contains("too many attempts in a row failed, tries again"));
+}
