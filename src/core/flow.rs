@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use super::backoff::{Backoff, Jitter};
+use super::budget::{Left, UsedUp};
 use super::millis;
 use super::outcome::Outcome;
 
@@ -137,6 +138,7 @@ pub(crate) enum Closed {
     InFlight(usize),
     Resuming,
     Rate,
+    Budget(UsedUp),
 }
 
 /// A probe passes over at most two to the power of this.
@@ -147,27 +149,31 @@ const RAMP_STEP_MS: i64 = 500;
 const RAMP_STEPS: i64 = 8;
 
 /// The one predicate: asked in every claim, before a relay looks for due rows, and to explain to
-/// a person why a row waits. `in_flight` counts the operation's rows that any relay holds.
-pub(crate) fn gate(flow: &Flow, limits: &Limits, in_flight: usize, now: i64) -> Gate {
+/// a person why a row waits. `in_flight` counts the operation's rows that any relay holds; `left`
+/// is what its budgets leave.
+pub(crate) fn gate(flow: &Flow, limits: &Limits, in_flight: usize, left: &Left, now: i64) -> Gate {
     let closed = |until, why| Gate::Closed { until, why };
-    if let Some(pause) = &flow.pause {
-        let is_over = pause.until.is_some_and(|until| until <= now);
-        if !is_over {
-            return closed(pause.until, Closed::Paused(pause.clone()));
-        }
-        if pause.kind != PauseKind::Operator {
-            return match flow.probe {
-                Some(_) => closed(None, Closed::Probing),
-                None => Gate::Probe((1 << flow.probes.min(PASSED_OVER_MAX)) - 1),
-            };
-        }
+    let is_over = |pause: &Pause| pause.until.is_some_and(|until| until <= now);
+    if let Some(pause) = flow.pause.as_ref().filter(|pause| !is_over(pause)) {
+        return closed(pause.until, Closed::Paused(pause.clone()));
+    }
+    let must_probe = flow.pause.as_ref().is_some_and(|pause| pause.kind != PauseKind::Operator);
+    if must_probe && flow.probe.is_some() {
+        return closed(None, Closed::Probing);
+    }
+    // A probe is a send like any other.
+    if let Some(used_up) = left.used_up {
+        return closed(Some(used_up.until), Closed::Budget(used_up));
+    }
+    if must_probe {
+        return Gate::Probe((1 << flow.probes.min(PASSED_OVER_MAX)) - 1);
     }
     if let Some(until) = flow.throttled_until.filter(|&until| until > now) {
         return closed(Some(until), Closed::Throttled);
     }
-    let mut limit = usize::MAX;
+    let mut limit = left.sends;
     if let Some(most) = limits.max_in_flight {
-        limit = most.saturating_sub(in_flight);
+        limit = limit.min(most.saturating_sub(in_flight));
         if limit == 0 {
             return closed(None, Closed::InFlight(most));
         }

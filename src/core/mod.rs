@@ -5,6 +5,7 @@
 
 // Where it says so, parts are used by the HTTP handler only.
 pub(crate) mod backoff;
+pub(crate) mod budget;
 pub(crate) mod canonical;
 #[cfg_attr(not(feature = "http"), allow(dead_code))]
 pub(crate) mod classify;

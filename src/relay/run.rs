@@ -53,7 +53,9 @@ fn attempt_in_turn(
         let stopped = engine.take_paused();
         let (goes_back, goes_on): (VecDeque<_>, _) =
             works.into_iter().partition(|work| recorded.is_err() || stopped.contains(&work.lane));
-        goes_back.into_iter().for_each(|work| engine.give_back(work));
+        for work in goes_back {
+            engine.give_back(work);
+        }
         works = goes_on;
         if let Err(error) = recorded {
             patience.wait(engine, error)?;

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, named_params};
 
+use super::budget;
+use crate::core::budget::Budget;
 use crate::core::contract::{Downstream, OnDead};
 use crate::core::millis;
 use crate::error::Result;
@@ -17,11 +19,13 @@ pub(crate) struct Contract {
 }
 
 /// Stores what a relay says about an operation and returns what holds: the stricter of that and
-/// what was stored. `weaken` lets the relay's word stand where it promises more.
+/// what was stored. `weaken` lets the relay's word stand where it promises more. The budgets take
+/// the place of those that were stored.
 pub(crate) fn register(
     conn: &mut Connection,
     operation: &str,
     own: &Contract,
+    budgets: &[Budget],
     weaken: bool,
     now: i64,
 ) -> Result<Contract> {
@@ -54,6 +58,7 @@ pub(crate) fn register(
             },
         )?;
     }
+    budget::replace(&tx, operation, budgets)?;
     // A relay that starts may have new credentials: it tries them at once.
     tx.execute(
         "UPDATE main.outbox_operation SET paused_until = :now

@@ -7,6 +7,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior, named_params}
 use super::read;
 use super::record::Record;
 use super::step::{Rules, Step};
+use crate::core::budget::Left;
 use crate::core::flow::{Flow, FlowMove, Gate, Limits, Pause, PauseKind, gate};
 use crate::core::outcome::Outcome;
 use crate::error::{Error, ErrorKind, Result};
@@ -89,11 +90,12 @@ pub(crate) fn gate_of(
     operation: &str,
     flow: &Flow,
     limits: &Limits,
+    left: &Left,
     now: i64,
 ) -> Result<Gate> {
     let in_flight =
         if flow.needs_count(limits, now) { count_in_flight(conn, operation)? } else { 0 };
-    Ok(gate(flow, limits, in_flight, now))
+    Ok(gate(flow, limits, in_flight, left, now))
 }
 
 fn count_in_flight(conn: &Connection, operation: &str) -> Result<usize> {
@@ -160,7 +162,7 @@ impl Step<'_> {
     }
 
     /// Whether rows of this operation may be claimed. Ends a pause whose time has come.
-    pub(super) fn gate(&mut self, rules: &Rules) -> Result<Gate> {
+    pub(super) fn gate(&mut self, rules: &Rules, shard: (u32, u32)) -> Result<Gate> {
         let now = self.now;
         let flow = self.flow(&rules.operation)?;
         let is_over = |pause: &Pause| {
@@ -172,7 +174,9 @@ impl Step<'_> {
             insert_move(&self.tx, &rules.operation, FlowMove::Resumed, Some(&pause), why, now)?;
         }
         let flow = self.flow(&rules.operation)?.clone();
-        gate_of(&self.tx, &rules.operation, &flow, &rules.limits, now)
+        let (conn, purse) = self.purse(&rules.operation)?;
+        let left = purse.left(conn, shard)?;
+        gate_of(&self.tx, &rules.operation, &flow, &rules.limits, &left, now)
     }
 
     pub(super) fn begin_probe(&mut self, operation: &str, delivery: Option<&Arc<Delivery>>) {

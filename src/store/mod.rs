@@ -1,5 +1,7 @@
 //! All SQL. Each statement stands beside the function that binds it.
 
+mod budget;
+mod candidate;
 mod claim;
 mod connection;
 mod contract;
@@ -25,6 +27,7 @@ pub(crate) use record::Record;
 pub(crate) use schema::VERSION as SCHEMA_VERSION;
 pub(crate) use step::{Rules, Step, Writer};
 
+use crate::core::budget::Budget;
 use crate::core::contract::StoredContract;
 use crate::core::entry::{AuditEvent, Entry, Filter, OperationStats};
 use crate::core::intent::Prepared;
@@ -139,10 +142,11 @@ impl Store {
         &self,
         operation: &str,
         own: &Contract,
+        budgets: &[Budget],
         weaken: bool,
         now: i64,
     ) -> Result<Contract> {
-        contract::register(&mut *self.connection()?, operation, own, weaken, now)
+        contract::register(&mut *self.connection()?, operation, own, budgets, weaken, now)
     }
 
     pub fn pause(

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, named_params};
 
+use super::budget::Purse;
 use super::contract::{self, Contract};
 use super::flow;
 use super::schema;
@@ -42,8 +43,9 @@ impl Writer {
 
     /// Whether anything is due now for this operation, without taking the write lock: a row of
     /// this shard that may be sent, or anybody's lease that ran out.
-    pub fn has_due(&self, rules: &Rules, (index, count): (u32, u32), now: i64) -> Result<bool> {
-        let is_open = !matches!(self.gate(rules, now)?, Gate::Closed { .. });
+    pub fn has_due(&self, rules: &Rules, shard: (u32, u32), now: i64) -> Result<bool> {
+        let (index, count) = shard;
+        let is_open = !matches!(self.gate(rules, shard, now)?, Gate::Closed { .. });
         let mut statement =
             self.conn.prepare_cached(if is_open { HAS_DUE } else { HAS_EXPIRED })?;
         let found = if is_open {
@@ -55,16 +57,12 @@ impl Writer {
     }
 
     /// When the next row of this operation may be sent, or the next lease of it runs out.
-    pub fn next_due(
-        &self,
-        rules: &Rules,
-        (index, count): (u32, u32),
-        now: i64,
-    ) -> Result<Option<i64>> {
+    pub fn next_due(&self, rules: &Rules, shard: (u32, u32), now: i64) -> Result<Option<i64>> {
+        let (index, count) = shard;
         let mut statement = self.conn.prepare_cached(NEXT_DUE)?;
         let (pending, expiry): (Option<i64>, Option<i64>) = statement
             .query_row((&rules.operation, count, index), |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let pending = match self.gate(rules, now)? {
+        let pending = match self.gate(rules, shard, now)? {
             // Without a time, whatever opens it is a commit, and those are noticed.
             Gate::Closed { until, .. } => pending.zip(until).map(|(due, until)| due.max(until)),
             _ => pending,
@@ -72,9 +70,10 @@ impl Writer {
         Ok(pending.into_iter().chain(expiry).min())
     }
 
-    fn gate(&self, rules: &Rules, now: i64) -> Result<Gate> {
+    fn gate(&self, rules: &Rules, shard: (u32, u32), now: i64) -> Result<Gate> {
         let flow = flow::load(&self.conn, &rules.operation)?.unwrap_or_default();
-        flow::gate_of(&self.conn, &rules.operation, &flow, &rules.limits, now)
+        let left = Purse::open(&self.conn, &rules.operation, now)?.left(&self.conn, shard)?;
+        flow::gate_of(&self.conn, &rules.operation, &flow, &rules.limits, &left, now)
     }
 
     /// The operations that have rows which may act, found by skipping through the index.
@@ -118,6 +117,7 @@ impl Writer {
             token: None,
             contracts: BTreeMap::new(),
             flows: BTreeMap::new(),
+            purses: BTreeMap::new(),
             paused: Vec::new(),
             settled: BTreeMap::new(),
             events: Vec::new(),
@@ -157,6 +157,8 @@ pub(crate) struct Step<'a> {
     contracts: BTreeMap<String, Option<Contract>>,
     /// The flows read so far: as they were, and as they are now.
     pub(super) flows: BTreeMap<String, (Flow, Flow)>,
+    /// The budgets read so far and what is spent of them.
+    pub(super) purses: BTreeMap<String, Purse>,
     pub(super) paused: Vec<String>,
     settled: BTreeMap<(String, Status), i64>,
     pub(super) events: Vec<Event>,
