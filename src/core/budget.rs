@@ -96,7 +96,7 @@ impl Budget {
     /// What takes nothing always fits, also where the budget was lowered below what is spent.
     pub const fn excess(&self, spent: i64, cost: i64) -> i64 {
         let weight = self.kind.weight(cost);
-        if weight == 0 { 0 } else { spent.saturating_add(weight).saturating_sub(self.amount) }
+        if weight == 0 { 0 } else { spent.saturating_sub(self.amount).saturating_add(weight) }
     }
 
     /// When enough of the entries have left the window to free this much. The entries are those in

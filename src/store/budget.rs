@@ -311,19 +311,6 @@ impl Step<'_> {
         }
         Ok(())
     }
-
-    /// Lets a row wait until its tenant has something left. It costs no try and leaves no event.
-    pub(super) fn put_off(&self, id: i64, used_up: UsedUp) -> Result<()> {
-        let mut statement = self.tx.prepare_cached(
-            "UPDATE main.outbox_lease
-             SET due_at = :until, error_class = 'budget', last_error = :why
-             WHERE id = :id AND state = 'pending'",
-        )?;
-        statement.execute(named_params! {
-            ":until": used_up.until, ":why": used_up.to_string(), ":id": id,
-        })?;
-        Ok(())
-    }
 }
 
 pub(super) const GIVE_BACK: &str = "

@@ -7,7 +7,7 @@ use rusqlite::named_params;
 use super::budget::Asking;
 use super::candidate::{Candidate, read_candidate, read_facts};
 use super::step::{HAS_DUE, Row, Rules, Step};
-use crate::core::budget::{Budget, Fit};
+use crate::core::budget::{Budget, Fit, UsedUp};
 use crate::core::decide::{self, Decision, Facts, Policy};
 use crate::core::flow::Gate;
 use crate::core::status::Status;
@@ -205,18 +205,13 @@ impl Step<'_> {
             None => match self.fit(operation, asking)? {
                 Fit::Fits => None,
                 Fit::Never(budget) => Some(never_fits(facts, intent.cost, &budget)),
-                Fit::PutOff(used_up) => {
-                    self.put_off(candidate.id, used_up)?;
-                    return Ok(Tried::PutOff);
-                }
+                Fit::PutOff(used_up) => return self.put_off(candidate.id, used_up),
                 Fit::Waits(_) => return Ok(Tried::Waits),
             },
         };
         if let Some(decision) = withheld {
-            let ordering_key = intent.ordering_key.as_deref();
-            let tenant_id = &intent.tenant_id;
-            let row =
-                pending_row(candidate.id, operation, tenant_id, ordering_key, candidate.token);
+            let (tenant_id, key) = (&intent.tenant_id, intent.ordering_key.as_deref());
+            let row = pending_row(candidate.id, operation, tenant_id, key, candidate.token);
             self.apply(row, Some(EventKind::Withheld), &decision, request.rules.on_dead)?;
             return Ok(Tried::Parked);
         }
@@ -252,6 +247,19 @@ impl Step<'_> {
             token,
             lease: Arc::new(Lease::new(expires_at, Arc::clone(&self.clock))),
         })))
+    }
+
+    /// Lets a row wait until its tenant has something left. It costs no try and leaves no event.
+    fn put_off(&self, id: i64, used_up: UsedUp) -> Result<Tried> {
+        let mut statement = self.tx.prepare_cached(
+            "UPDATE main.outbox_lease
+             SET due_at = :until, error_class = 'budget', last_error = :why
+             WHERE id = :id AND state = 'pending'",
+        )?;
+        statement.execute(named_params! {
+            ":until": used_up.until, ":why": used_up.to_string(), ":id": id,
+        })?;
+        Ok(Tried::PutOff)
     }
 
     fn fit(&mut self, operation: &str, asking: Asking<'_>) -> Result<Fit> {
