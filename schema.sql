@@ -31,6 +31,8 @@ CREATE TABLE main.outbox (
     available_at    INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)),
     expires_at      INTEGER,
     created_at      INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)),
+    -- What carrying it out costs, in units of the application's choice; held against budgets.
+    cost            INTEGER NOT NULL DEFAULT 0,
     -- The large ones are last: SQLite walks over every page of a value to reach what is behind it.
     headers         TEXT    NOT NULL DEFAULT '{}',
     payload         TEXT,
@@ -158,6 +160,32 @@ CREATE TABLE main.outbox_operation (
     CHECK ((rate_count IS NULL) = (rate_ms IS NULL))
 ) STRICT, WITHOUT ROWID;
 
+-- How much of an operation may be sent in any stretch of time, over all relays. The last relay
+-- that was registered says which budgets there are; every relay obeys them.
+CREATE TABLE main.outbox_budget (
+    operation TEXT    NOT NULL,
+    scope     TEXT    NOT NULL CHECK (scope IN ('operation', 'tenant')),
+    kind      TEXT    NOT NULL CHECK (kind IN ('sends', 'cost')),
+    amount    INTEGER NOT NULL CHECK (amount > 0),
+    window_ms INTEGER NOT NULL CHECK (window_ms > 0),
+    PRIMARY KEY (operation, scope, kind)
+) STRICT, WITHOUT ROWID;
+
+-- The ledger: one row for each claim of an operation that has budgets, until it is proven that
+-- nothing was applied or the longest window is over. What an intent costs is entered once.
+CREATE TABLE main.outbox_spend (
+    operation TEXT    NOT NULL,
+    at        INTEGER NOT NULL,
+    id        INTEGER NOT NULL,
+    token     INTEGER NOT NULL,
+    tenant_id TEXT    NOT NULL,
+    cost      INTEGER NOT NULL CHECK (cost >= 0),
+    PRIMARY KEY (operation, at, id, token)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX main.outbox_spend_tenant ON outbox_spend (operation, tenant_id, at, cost);
+CREATE INDEX main.outbox_spend_cost ON outbox_spend (id) WHERE cost > 0;
+
 -- The moves of operations themselves: pauses and their ends.
 CREATE TABLE main.outbox_operation_event (
     seq       INTEGER PRIMARY KEY,
@@ -248,6 +276,8 @@ BEGIN
         WHEN NEW.expires_at IS NOT NULL
              AND (typeof(NEW.expires_at) <> 'integer' OR NEW.expires_at NOT BETWEEN 1000000000000 AND 99999999999999)
             THEN RAISE(ABORT, 'outbox.expires_at: must be NULL or UTC milliseconds, not seconds or microseconds')
+        WHEN typeof(NEW.cost) <> 'integer' OR NEW.cost < 0
+            THEN RAISE(ABORT, 'outbox.cost: must be an integer of 0 or more')
         WHEN NEW.expires_at <= NEW.available_at
             THEN RAISE(ABORT, 'outbox.expires_at: must be after available_at')
         WHEN EXISTS (SELECT 1 FROM outbox
@@ -302,7 +332,7 @@ WHEN NOT (
     AND NEW.idempotency_key = OLD.idempotency_key AND NEW.args_hash IS OLD.args_hash
     AND NEW.endpoint IS OLD.endpoint AND NEW.method = OLD.method AND NEW.content_type = OLD.content_type
     AND NEW.ordering_key IS OLD.ordering_key AND NEW.available_at = OLD.available_at
-    AND NEW.expires_at IS OLD.expires_at AND NEW.created_at = OLD.created_at)
+    AND NEW.expires_at IS OLD.expires_at AND NEW.created_at = OLD.created_at AND NEW.cost = OLD.cost)
 BEGIN
     SELECT RAISE(ABORT, 'outbox: an intent is frozen; enqueue a new version');
 END;

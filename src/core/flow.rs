@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use super::backoff::{Backoff, Jitter};
+use super::budget::{Left, UsedUp};
 use super::millis;
 use super::outcome::Outcome;
 
@@ -139,6 +140,7 @@ pub(crate) enum Closed {
     InFlight(usize),
     Resuming,
     Rate,
+    Budget(UsedUp),
 }
 
 /// A probe passes over at most two to the power of this.
@@ -149,28 +151,32 @@ const RAMP_STEP_MS: i64 = 500;
 const RAMP_STEPS: i64 = 8;
 
 /// The one predicate: asked in every claim, before a relay looks for due rows, and to explain to
-/// a person why a row waits. `in_flight` counts the operation's rows that any relay holds.
-pub(crate) fn gate(flow: &Flow, in_flight: usize, now: i64) -> Gate {
+/// a person why a row waits. `in_flight` counts the operation's rows that any relay holds; `left`
+/// is what its budgets leave.
+pub(crate) fn gate(flow: &Flow, in_flight: usize, left: &Left, now: i64) -> Gate {
     let limits = &flow.limits;
     let closed = |until, why| Gate::Closed { until, why };
-    if let Some(pause) = &flow.pause {
-        let is_over = pause.until.is_some_and(|until| until <= now);
-        if !is_over {
-            return closed(pause.until, Closed::Paused(pause.clone()));
-        }
-        if pause.kind != PauseKind::Operator {
-            return match flow.probe {
-                Some(_) => closed(None, Closed::Probing),
-                None => Gate::Probe((1 << flow.probes.min(PASSED_OVER_MAX)) - 1),
-            };
-        }
+    let is_over = |pause: &Pause| pause.until.is_some_and(|until| until <= now);
+    if let Some(pause) = flow.pause.as_ref().filter(|pause| !is_over(pause)) {
+        return closed(pause.until, Closed::Paused(pause.clone()));
+    }
+    let must_probe = flow.pause.as_ref().is_some_and(|pause| pause.kind != PauseKind::Operator);
+    if must_probe && flow.probe.is_some() {
+        return closed(None, Closed::Probing);
+    }
+    // A probe is a send like any other.
+    if let Some(used_up) = left.used_up {
+        return closed(Some(used_up.until), Closed::Budget(used_up));
+    }
+    if must_probe {
+        return Gate::Probe((1 << flow.probes.min(PASSED_OVER_MAX)) - 1);
     }
     if let Some(until) = flow.throttled_until.filter(|&until| until > now) {
         return closed(Some(until), Closed::Throttled);
     }
-    let mut limit = usize::MAX;
+    let mut limit = left.sends;
     if let Some(most) = limits.max_in_flight {
-        limit = most.saturating_sub(in_flight);
+        limit = limit.min(most.saturating_sub(in_flight));
         if limit == 0 {
             return closed(None, Closed::InFlight(most));
         }
@@ -345,156 +351,4 @@ fn is_about_downstream(outcome: &Outcome, names_endpoint: bool) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::core::outcome::{Failure, Receipt};
-
-    const NOW: i64 = 1_800_000_000_000;
-    const CLAIM: (i64, i64) = (7, 70);
-
-    fn limits() -> Limits {
-        Limits { breaker_after: Some(3), ..Limits::default() }
-    }
-
-    fn not_sent() -> Outcome {
-        Outcome::NotSent(Failure::new("connect", "refused"))
-    }
-
-    fn maybe_sent() -> Outcome {
-        Outcome::MaybeSent(Failure::new("timeout", "no answer"))
-    }
-
-    fn learn(flow: &mut Flow, outcome: &Outcome, names_endpoint: bool) -> Option<FlowMove> {
-        flow.learn(outcome, CLAIM, &limits(), names_endpoint, (NOW, 0.0), Some(NOW + 5000))
-    }
-
-    fn paused(kind: PauseKind, until: Option<i64>) -> Flow {
-        let pause = Pause { kind, until, reason: "r".into(), actor: "a".into(), since: NOW - 1000 };
-        Flow { pause: Some(pause), ..Flow::default() }
-    }
-
-    #[test]
-    fn failures_in_a_row_open_the_breaker_and_any_answer_starts_anew() {
-        for outcome in [not_sent(), maybe_sent()] {
-            let mut flow = Flow::default();
-            assert_eq!(learn(&mut flow, &outcome, false), None);
-            assert_eq!(learn(&mut flow, &outcome, false), None);
-            let answered = Outcome::Rejected(Failure::new("permanent", "answered 400"));
-            assert_eq!(learn(&mut flow, &answered, false), None);
-            assert_eq!(flow.failures, 0);
-            assert_eq!(learn(&mut flow, &outcome, false), None);
-            assert_eq!(learn(&mut flow, &outcome, false), None);
-            assert_eq!(learn(&mut flow, &outcome, false), Some(FlowMove::Paused));
-            assert!(matches!(
-                gate(&flow, &limits(), 0, NOW),
-                Gate::Closed { until: Some(_), why: Closed::Paused(_) }
-            ));
-        }
-    }
-
-    #[test]
-    fn what_says_nothing_about_the_downstream_does_not_count() {
-        let mut flow = Flow::default();
-        let panic = Outcome::MaybeSent(Failure::new("panic", "the handler panicked"));
-        for _ in 0..9 {
-            assert_eq!(learn(&mut flow, &maybe_sent(), true), None);
-            assert_eq!(learn(&mut flow, &panic, false), None);
-        }
-        assert_eq!(flow, Flow::default());
-        // Not to reach one's own endpoint may mean that the network is gone.
-        for _ in 0..3 {
-            learn(&mut flow, &not_sent(), true);
-        }
-        assert!(flow.pause.is_some());
-    }
-
-    #[test]
-    fn a_probe_goes_alone_waits_longer_each_time_and_ends_the_pause() {
-        let mut flow = paused(PauseKind::Breaker, Some(NOW));
-        assert_eq!(gate(&flow, &limits(), 0, NOW - 1), {
-            let why = Closed::Paused(flow.pause.clone().expect("it is paused"));
-            Gate::Closed { until: Some(NOW), why }
-        });
-        let mut waits = Vec::new();
-        for probes in 0..12_u32 {
-            let expected = (1_usize << probes.min(10)) - 1;
-            let due = flow.pause.as_ref().and_then(|pause| pause.until).expect("it has an end");
-            assert_eq!(gate(&flow, &limits(), 0, due), Gate::Probe(expected));
-            flow.probe = Some(CLAIM);
-            assert_eq!(
-                gate(&flow, &limits(), 1, due),
-                Gate::Closed { until: None, why: Closed::Probing }
-            );
-            assert_eq!(learn(&mut flow, &not_sent(), false), None);
-            let until = flow.pause.as_ref().and_then(|pause| pause.until).expect("it goes on");
-            waits.push(until - NOW);
-            assert_eq!(flow.pause.as_ref().map(|pause| pause.since), Some(NOW - 1000));
-        }
-        assert!(waits.is_sorted() && waits[11] <= 15 * 60 * 1000, "{waits:?}");
-        flow.probe = Some(CLAIM);
-        let success = Outcome::Succeeded(Receipt::new());
-        assert_eq!(learn(&mut flow, &success, false), Some(FlowMove::Resumed));
-        assert_eq!((flow.pause.as_ref(), flow.probes, flow.probe), (None, 0, None));
-    }
-
-    #[test]
-    fn a_pause_by_hand_is_not_ended_by_an_answer() {
-        let mut flow = paused(PauseKind::Operator, None);
-        for outcome in [Outcome::Succeeded(Receipt::new()), not_sent(), maybe_sent()] {
-            for _ in 0..5 {
-                assert_eq!(learn(&mut flow, &outcome, false), None);
-            }
-            assert_eq!(flow.pause.as_ref().map(|p| p.kind), Some(PauseKind::Operator));
-        }
-        assert!(flow.resume(NOW));
-        assert!(!flow.resume(NOW));
-    }
-
-    #[test]
-    fn more_is_let_through_as_time_goes_by() {
-        let flow = Flow { resumed_at: Some(NOW), ..Flow::default() };
-        let open = |ms: i64, in_flight| gate(&flow, &limits(), in_flight, NOW + ms);
-        assert_eq!(open(0, 0), Gate::Open(1));
-        assert_eq!(open(0, 1), Gate::Closed { until: Some(NOW + 500), why: Closed::Resuming });
-        assert_eq!(open(500, 1), Gate::Open(1));
-        assert_eq!(open(1500, 3), Gate::Open(5));
-        assert_eq!(open(4000, 9999), Gate::Open(usize::MAX));
-        // After the clock was set back, the time in the file says nothing.
-        assert_eq!(open(-10_000, 9999), Gate::Open(usize::MAX));
-    }
-
-    #[test]
-    fn a_rate_lets_as_many_through_as_it_says() {
-        let rate = Rate { count: 20, per: Duration::from_secs(1) };
-        let limits = Limits { rate: Some(rate), ..Limits::default() };
-        let (mut flow, mut sent) = (Flow::default(), Vec::new());
-        for ms in 0..5000 {
-            if let Gate::Open(room) = gate(&flow, &limits, 0, NOW + ms) {
-                flow.take(&limits, room, NOW + ms);
-                sent.extend(std::iter::repeat_n(ms, room));
-            }
-        }
-        assert!((100..=102).contains(&sent.len()), "{}", sent.len());
-        let most =
-            (0..4000).map(|from| sent.iter().filter(|&&ms| ms >= from && ms < from + 1000).count());
-        assert!(most.max() <= Some(22));
-        let Gate::Closed { until: Some(until), why: Closed::Rate } =
-            gate(&flow, &limits, 0, NOW + 4999)
-        else {
-            panic!("the bucket is empty");
-        };
-        assert!(until > NOW + 4999 && until <= NOW + 5049);
-    }
-
-    #[test]
-    fn extremes_do_not_overflow() {
-        for (count, per) in [(u32::MAX, Duration::from_millis(1)), (1, Duration::MAX)] {
-            let limits = Limits { rate: Some(Rate { count, per }), ..Limits::default() };
-            let mut flow = Flow { bucket: Some((i64::MIN, i64::MIN)), ..Flow::default() };
-            for now in [i64::MIN, 0, NOW, i64::MAX] {
-                let _ = gate(&flow, &limits, usize::MAX, now);
-                flow.take(&limits, usize::MAX, now);
-            }
-        }
-    }
-}
+mod tests;

@@ -36,6 +36,7 @@ pub struct Intent {
     ordering_key: Option<String>,
     delay: Duration,
     expires_in: Option<Duration>,
+    cost: u64,
 }
 
 impl Intent {
@@ -56,6 +57,7 @@ impl Intent {
             ordering_key: None,
             delay: Duration::ZERO,
             expires_in: None,
+            cost: 0,
         }
     }
 
@@ -155,6 +157,16 @@ impl Intent {
         self
     }
 
+    /// What carrying it out costs, in whole units of the caller's choice, such as cents or tokens.
+    /// It is held against the operation's [`max_cost`](crate::Operation::max_cost) and
+    /// [`max_cost_per_tenant`](crate::Operation::max_cost_per_tenant), and is no part of the key.
+    /// At most `i64::MAX`. Defaults to 0.
+    #[must_use]
+    pub fn cost(mut self, cost: u64) -> Self {
+        self.cost = cost;
+        self
+    }
+
     /// Checks every field and derives what is stored.
     pub(crate) fn prepare(&self, now: i64, payload_max: usize) -> Result<Prepared<'_>> {
         check_operation(&self.operation)?;
@@ -202,8 +214,11 @@ impl Intent {
         if expires_at.is_some_and(|at| at <= available_at) {
             return Err(Error::invalid("expires_in", "must be longer than the delay"));
         }
+        let cost = i64::try_from(self.cost)
+            .map_err(|_| Error::invalid("cost", format!("must be at most {}", i64::MAX)))?;
         Ok(Prepared {
             intent: self,
+            cost,
             key,
             args_hash: key::args_hash(&canonical_args),
             payload,
@@ -293,6 +308,7 @@ pub(crate) struct Prepared<'a> {
     pub created_at: i64,
     pub available_at: i64,
     pub expires_at: Option<i64>,
+    pub cost: i64,
 }
 
 impl Prepared<'_> {

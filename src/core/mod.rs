@@ -5,6 +5,7 @@
 
 // Where it says so, parts are used by the HTTP handler only.
 pub(crate) mod backoff;
+pub(crate) mod budget;
 pub(crate) mod canonical;
 #[cfg_attr(not(feature = "http"), allow(dead_code))]
 pub(crate) mod classify;
@@ -27,4 +28,16 @@ pub(crate) mod why;
 /// A duration in whole milliseconds, saturating.
 pub(crate) fn millis(duration: std::time::Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// A time as people write it: UTC, to the second.
+pub(crate) fn utc(at: i64) -> String {
+    // Years of four digits; a file may hold anything.
+    match u64::try_from(at) {
+        Ok(ms) if ms < 253_402_300_800_000 => {
+            let time = std::time::UNIX_EPOCH + std::time::Duration::from_millis(ms);
+            humantime::format_rfc3339_seconds(time).to_string()
+        }
+        _ => format!("{at} ms"),
+    }
 }

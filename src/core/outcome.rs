@@ -170,4 +170,16 @@ impl Outcome {
             | Self::NeedsReview(f) => Some(f),
         }
     }
+
+    /// Whether it is proven that this attempt did not apply the request.
+    pub(crate) fn is_not_applied(&self) -> bool {
+        match self {
+            Self::NotSent(_)
+            | Self::Transient(_)
+            | Self::Limited(_)
+            | Self::Unauthorized(_)
+            | Self::Rejected(_) => true,
+            Self::Succeeded(_) | Self::MaybeSent(_) | Self::NeedsReview(_) => false,
+        }
+    }
 }

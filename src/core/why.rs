@@ -7,6 +7,7 @@ use super::contract::Downstream;
 use super::decide::{Withheld, why_no_repeat};
 use super::flow::{Closed, Pause, PauseKind};
 use super::status::Status;
+use super::utc;
 
 /// Defines the rules once, so that no list of them can miss one.
 macro_rules! rules {
@@ -50,6 +51,8 @@ rules! {
     TooManyInFlight = "too_many_in_flight",
     Resuming = "resuming",
     Rate = "rate",
+    /// The operation has sent or spent as much as it may in a time.
+    Budget = "budget",
     /// Others are due before it, and not all may go.
     Turn = "turn",
     OtherShard = "other_shard",
@@ -189,6 +192,7 @@ impl Why {
                 Rule::Rate,
                 format!("the rate of {operation:?} is used up; its next may go at {until}"),
             ),
+            Closed::Budget(used_up) => (Rule::Budget, format!("{operation:?}: {used_up}")),
         };
         Self::new(rule, text)
     }
@@ -261,30 +265,6 @@ fn probed(until: Option<String>) -> String {
     until.map_or_else(
         || "it waits until it is resumed".into(),
         |until| format!("one intent tries again at {until}"),
-    )
-}
-
-/// A time as people write it: UTC, to the second.
-fn utc(at: i64) -> String {
-    // Years of four digits; a file may hold anything.
-    if !(0..253_402_300_800_000).contains(&at) {
-        return format!("{at} ms");
-    }
-    let (days, seconds) = (at / 86_400_000, at / 1000 % 86_400);
-    // Days since 0000-03-01, so that a leap day is the last of its year; 400 years are 146097.
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    format!(
-        "{:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
-        year + era * 400 + next,
-        seconds / 3600,
-        seconds / 60 % 60,
-        seconds % 60
     )
 }
 

@@ -55,7 +55,8 @@ impl Shared {
     fn register(&self, name: &str, operation: &Operation) -> Result<Rules> {
         let own = operation.contract();
         let now = self.outbox.clock().now();
-        let holds = self.outbox.store().register(name, &own, operation.may_weaken(), now)?;
+        let (budgets, weaken) = (operation.budgets(), operation.may_weaken());
+        let holds = self.outbox.store().register(name, &own, budgets, weaken, now)?;
         if holds.downstream != own.downstream {
             log::warn!(
                 "operation {name:?}: the file says {:?}, which is stricter than the configured {:?} \

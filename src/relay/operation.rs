@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::core::backoff::Backoff;
+use crate::core::budget::{Budget, Kind, Scope};
 use crate::core::contract::{Downstream, OnDead};
 use crate::core::decide::Policy;
 use crate::core::flow::{Limits, Rate};
+use crate::core::millis;
 use crate::error::{Error, Result};
 use crate::handler::Handler;
 use crate::store::{Contract, Rules};
@@ -24,6 +26,7 @@ pub struct Operation {
     max_in_flight: Option<usize>,
     breaker_after: Option<u32>,
     rate: Option<Rate>,
+    budgets: Vec<Budget>,
     priority: i32,
     on_dead: Option<OnDead>,
     provider: Option<String>,
@@ -46,6 +49,7 @@ impl Operation {
             max_in_flight: None,
             breaker_after: Some(10),
             rate: None,
+            budgets: Vec::new(),
             priority: 0,
             on_dead: None,
             provider: None,
@@ -103,6 +107,50 @@ impl Operation {
     #[must_use]
     pub fn rate(mut self, count: u32, per: Duration) -> Self {
         self.rate = Some(Rate { count, per });
+        self
+    }
+
+    /// At most so many sends in any stretch of time of this length, over all relays on the file and
+    /// through restarts: a budget, stored in the file and checked in the claim. Where it is used up
+    /// the operation waits until the oldest send is longer ago than that.
+    ///
+    /// A send counts from its claim. It is given back where it is proven that nothing was applied,
+    /// and stays counted where that is not known. Budgets are the last registered relay's: one that
+    /// names none lifts them. Defaults to no limit.
+    #[must_use]
+    pub fn max_per(self, count: u32, per: Duration) -> Self {
+        self.budget(Scope::Operation, Kind::Sends, count.into(), per)
+    }
+
+    /// Intents of at most so much [`cost`](crate::Intent::cost) together in any stretch of time of
+    /// this length; otherwise as [`max_per`](Self::max_per). An intent that does not fit what is
+    /// left waits, and later ones wait behind it. One that costs more than the whole budget is for
+    /// a person to look at. The retry of an intent costs nothing more. Defaults to no limit.
+    #[must_use]
+    pub fn max_cost(self, amount: u64, per: Duration) -> Self {
+        self.budget(Scope::Operation, Kind::Cost, amount, per)
+    }
+
+    /// As [`max_per`](Self::max_per), for each tenant by itself. Where a tenant's is used up its
+    /// intents are put off, and other tenants' go on. Defaults to no limit.
+    #[must_use]
+    pub fn max_per_tenant(self, count: u32, per: Duration) -> Self {
+        self.budget(Scope::Tenant, Kind::Sends, count.into(), per)
+    }
+
+    /// As [`max_cost`](Self::max_cost), for each tenant by itself. Where a tenant's is used up its
+    /// intents are put off, and other tenants' go on. Defaults to no limit.
+    #[must_use]
+    pub fn max_cost_per_tenant(self, amount: u64, per: Duration) -> Self {
+        self.budget(Scope::Tenant, Kind::Cost, amount, per)
+    }
+
+    fn budget(mut self, scope: Scope, kind: Kind, amount: u64, per: Duration) -> Self {
+        // What is beyond the range of the file is no limit that could ever be reached.
+        let amount = i64::try_from(amount).unwrap_or(i64::MAX);
+        let budget = Budget { scope, kind, amount, window_ms: millis(per) };
+        self.budgets.retain(|other| (other.scope, other.kind) != (scope, kind));
+        self.budgets.push(budget);
         self
     }
 
@@ -167,6 +215,10 @@ impl Operation {
         self.weaken
     }
 
+    pub(super) fn budgets(&self) -> &[Budget] {
+        &self.budgets
+    }
+
     pub(super) fn contract(&self) -> Contract {
         Contract {
             downstream: self.downstream,
@@ -210,6 +262,10 @@ impl Operation {
                 "rate",
                 "must be at least one send in some time",
             )));
+        }
+        if let Some(budget) = self.budgets.iter().find(|b| b.amount < 1 || b.window_ms < 1) {
+            let why = "must be at least 1, in a time of at least a millisecond";
+            return Err(in_operation(Error::invalid(budget.name(), why)));
         }
         let time_limit = self.handler.time_limit();
         if time_limit >= lease {

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use rusqlite::types::FromSql;
-use rusqlite::{Connection, OptionalExtension, Row as SqlRow, named_params};
+use rusqlite::{Connection, OptionalExtension, named_params};
 
-use super::read;
-use super::step::{HAS_DUE, Row, Rules, Step};
+use super::budget::Asking;
+use super::candidate::{Candidate, read_candidate, read_facts};
+use super::step::{Row, Rules, Step};
+use super::writer::HAS_DUE;
+use crate::core::budget::{Budget, Fit, UsedUp};
 use crate::core::decide::{self, Decision, Facts, Policy};
 use crate::core::flow::Gate;
 use crate::core::status::Status;
@@ -39,6 +41,30 @@ pub(crate) struct Claimed {
     pub wants_to_be_alone: bool,
 }
 
+/// What became of one due row.
+enum Tried {
+    Claimed(Arc<Delivery>),
+    /// It waits for a person, or is settled.
+    Parked,
+    /// Its tenant's budget is used up.
+    PutOff,
+    /// It does not fit what is left for the operation, and nothing goes before it.
+    Waits,
+}
+
+/// What came of one look at due rows.
+#[derive(Default)]
+struct Batch {
+    put_off: usize,
+    /// Rows were put off, so that there may be others for the room that is left.
+    goes_on: bool,
+    /// Nothing was found that could be claimed or moved out of the way.
+    is_stuck: bool,
+}
+
+/// One claim puts off hardly more rows of tenants whose budget is used up.
+const PUT_OFF_MAX: usize = 500;
+
 /// How many expired leases one step takes back of one operation.
 const RECOVER_MAX: i64 = 100;
 
@@ -48,27 +74,22 @@ impl Step<'_> {
     pub fn claim(&mut self, request: &ClaimRequest<'_>) -> Result<Claimed> {
         let policy = self.policy(request.rules)?;
         let mut claimed = Claimed::default();
-        let (limit, probe) = match self.gate(request.rules)? {
+        let (limit, probe) = match self.gate(request.rules, request.shard)? {
             Gate::Open(limit) => (limit.min(request.limit), None),
             Gate::Probe(passed_over) => (1, Some(passed_over)),
             Gate::Closed { .. } => return Ok(claimed),
         };
-        let mut candidates = self.candidates(request, limit, probe.unwrap_or(0))?;
-        if candidates.is_empty() && probe.is_some() {
-            candidates = self.candidates(request, limit, 0)?;
-        }
-        for candidate in candidates {
-            if candidate.facts.lost > 0 && !(request.holds_nothing && claimed.deliveries.is_empty())
-            {
-                claimed.wants_to_be_alone = claimed.deliveries.is_empty();
+        let (conn, purse) = self.purse(&request.rules.operation)?;
+        purse.forget(conn)?;
+        let (mut passed_over, mut put_off) = (probe.unwrap_or(0), 0);
+        loop {
+            let batch = self.claim_batch(request, &policy, (limit, passed_over), &mut claimed)?;
+            put_off += batch.put_off;
+            if batch.is_stuck && passed_over > 0 {
+                // There is no such row, or it does not fit: the first one does.
+                passed_over = 0;
+            } else if !batch.goes_on || put_off >= PUT_OFF_MAX {
                 break;
-            }
-            let alone = candidate.facts.lost > 0;
-            if let Some(delivery) = self.claim_one(candidate, request, &policy)? {
-                claimed.deliveries.push(delivery);
-                if alone {
-                    break;
-                }
             }
         }
         if probe.is_some() {
@@ -78,9 +99,51 @@ impl Step<'_> {
         Ok(claimed)
     }
 
+    /// Claims rows until there is no room, or all that were found have been looked at.
+    fn claim_batch(
+        &mut self,
+        request: &ClaimRequest<'_>,
+        policy: &Policy,
+        (limit, passed_over): (usize, usize),
+        claimed: &mut Claimed,
+    ) -> Result<Batch> {
+        let mut batch = Batch::default();
+        let room = limit.saturating_sub(claimed.deliveries.len());
+        let bytes: usize = claimed.deliveries.iter().map(|d| d.payload.len()).sum();
+        let bytes = request.bytes.saturating_sub(bytes);
+        let candidates = self.candidates(request, (room, bytes), passed_over)?;
+        batch.is_stuck = candidates.is_empty();
+        for candidate in candidates {
+            let alone = candidate.facts.lost > 0;
+            if alone && !(request.holds_nothing && claimed.deliveries.is_empty()) {
+                claimed.wants_to_be_alone = claimed.deliveries.is_empty();
+                return Ok(batch);
+            }
+            match self.claim_one(candidate, request, policy)? {
+                Tried::Claimed(delivery) => {
+                    claimed.deliveries.push(delivery);
+                    if alone {
+                        return Ok(batch);
+                    }
+                }
+                Tried::PutOff => batch.put_off += 1,
+                Tried::Parked => {}
+                Tried::Waits => {
+                    batch.is_stuck = claimed.deliveries.is_empty();
+                    return Ok(batch);
+                }
+            }
+        }
+        let taken: usize = claimed.deliveries.iter().map(|d| d.payload.len()).sum();
+        let has_room = claimed.deliveries.len() < limit && taken < request.bytes;
+        batch.goes_on = batch.put_off > 0 && has_room;
+        Ok(batch)
+    }
+
     /// Whether anything of this operation is due and may be sent.
-    pub fn has_due(&mut self, rules: &Rules, (index, count): (u32, u32)) -> Result<bool> {
-        if matches!(self.gate(rules)?, Gate::Closed { .. }) {
+    pub fn has_due(&mut self, rules: &Rules, shard: (u32, u32)) -> Result<bool> {
+        let (index, count) = shard;
+        if matches!(self.gate(rules, shard)?, Gate::Closed { .. }) {
             return Ok(false);
         }
         let mut statement = self.tx.prepare_cached(HAS_DUE)?;
@@ -90,7 +153,7 @@ impl Step<'_> {
     fn candidates(
         &self,
         request: &ClaimRequest<'_>,
-        limit: usize,
+        (limit, bytes_max): (usize, usize),
         passed_over: usize,
     ) -> Result<Vec<Candidate>> {
         let mut statement = self.tx.prepare_cached(CANDIDATES)?;
@@ -112,7 +175,7 @@ impl Step<'_> {
             let candidate: Candidate = row?;
             bytes += candidate.intent.as_ref().map_or(0, |intent| intent.payload.len());
             candidates.push(candidate);
-            if bytes >= request.bytes {
+            if bytes >= bytes_max {
                 break;
             }
         }
@@ -124,7 +187,7 @@ impl Step<'_> {
         candidate: Candidate,
         request: &ClaimRequest<'_>,
         policy: &Policy,
-    ) -> Result<Option<Arc<Delivery>>> {
+    ) -> Result<Tried> {
         let operation = &request.rules.operation;
         let intent = match candidate.intent {
             Ok(intent) => intent,
@@ -133,29 +196,39 @@ impl Step<'_> {
                 let row = pending_row(candidate.id, operation, "", None, candidate.token);
                 self.apply(row, Some(EventKind::Unreadable), &decision, request.rules.on_dead)?;
                 log::warn!("intent {} cannot be read and is parked: {why}", candidate.id);
-                return Ok(None);
+                return Ok(Tried::Parked);
             }
         };
         let facts = Facts { claimed_at: self.now, ..candidate.facts };
-        if let Some(decision) = decide::decide_before_send(&facts, policy, self.now) {
-            let ordering_key = intent.ordering_key.as_deref();
-            let tenant_id = &intent.tenant_id;
-            let row =
-                pending_row(candidate.id, operation, tenant_id, ordering_key, candidate.token);
+        let asking = Asking { id: candidate.id, tenant_id: &intent.tenant_id, cost: intent.cost };
+        let withheld = match decide::decide_before_send(&facts, policy, self.now) {
+            Some(decision) => Some(decision),
+            None => match self.fit(operation, asking)? {
+                Fit::Fits => None,
+                Fit::Never(budget) => Some(never_fits(facts, intent.cost, &budget)),
+                Fit::PutOff(used_up) => return self.put_off(candidate.id, used_up),
+                Fit::Waits(_) => return Ok(Tried::Waits),
+            },
+        };
+        if let Some(decision) = withheld {
+            let (tenant_id, key) = (&intent.tenant_id, intent.ordering_key.as_deref());
+            let row = pending_row(candidate.id, operation, tenant_id, key, candidate.token);
             self.apply(row, Some(EventKind::Withheld), &decision, request.rules.on_dead)?;
-            return Ok(None);
+            return Ok(Tried::Parked);
         }
         let expires_at = self.now.saturating_add(request.lease_ms);
         let token = self.token()?;
         if !self.take(candidate.id, expires_at, token)? {
-            return Ok(None);
+            return Ok(Tried::Parked);
         }
+        let (conn, purse) = self.purse(operation)?;
+        purse.enter(conn, asking, token)?;
         let facts = Facts {
             attempts: facts.attempts.saturating_add(1),
             tries: facts.tries.saturating_add(1),
             ..facts
         };
-        Ok(Some(Arc::new(Delivery {
+        Ok(Tried::Claimed(Arc::new(Delivery {
             id: candidate.id,
             tenant_id: intent.tenant_id,
             operation: operation.clone(),
@@ -175,6 +248,24 @@ impl Step<'_> {
             token,
             lease: Arc::new(Lease::new(expires_at, Arc::clone(&self.clock))),
         })))
+    }
+
+    /// Lets a row wait until its tenant has something left. It costs no try and leaves no event.
+    fn put_off(&self, id: i64, used_up: UsedUp) -> Result<Tried> {
+        let mut statement = self.tx.prepare_cached(
+            "UPDATE main.outbox_lease
+             SET due_at = :until, error_class = 'budget', last_error = :why
+             WHERE id = :id AND state = 'pending'",
+        )?;
+        statement.execute(named_params! {
+            ":until": used_up.until, ":why": used_up.to_string(), ":id": id,
+        })?;
+        Ok(Tried::PutOff)
+    }
+
+    fn fit(&mut self, operation: &str, asking: Asking<'_>) -> Result<Fit> {
+        let (conn, purse) = self.purse(operation)?;
+        purse.fit(conn, asking)
     }
 
     /// Counts the attempt together with the claim, so that a crash cannot make it free.
@@ -209,6 +300,7 @@ impl Step<'_> {
     pub fn release(&mut self, delivery: &Delivery) -> Result<bool> {
         self.forget_probe(&delivery.operation, delivery.id, delivery.token)?;
         if self.settle_with_late_proof(Row::claimed(delivery), &not_started(delivery.facts))? {
+            self.give_back(delivery)?;
             return Ok(true);
         }
         let mut statement = self.tx.prepare_cached(
@@ -218,12 +310,15 @@ impl Step<'_> {
              WHERE id = ?1 AND token = ?2 AND state = 'in_flight'",
         )?;
         let changed = statement.execute((delivery.id, delivery.token, self.now))?;
-        if changed == 1
-            && let Some(ordering_key) = delivery.ordering_key()
-        {
+        drop(statement);
+        if changed == 0 {
+            return Ok(false);
+        }
+        self.give_back(delivery)?;
+        if let Some(ordering_key) = delivery.ordering_key() {
             self.yield_to_earlier(delivery.id, delivery.tenant(), ordering_key)?;
         }
-        Ok(changed == 1)
+        Ok(true)
     }
 
     /// Takes back leases of one operation that ran out. Whoever held them may have sent.
@@ -282,7 +377,7 @@ macro_rules! candidate_columns {
         "l.id, l.attempts, l.tries, l.lost, l.in_doubt_since, l.first_sent_at, l.claimed_at, l.token,
          o.id AS outbox_id, o.tenant_id, o.entity_id, o.intent_version, o.idempotency_key, o.args_hash,
          o.endpoint, o.method, o.content_type, o.payload, o.headers, o.ordering_key, o.created_at,
-         o.expires_at,
+         o.expires_at, o.cost,
          NOT (lower(o.content_type) GLOB 'application/json*' OR lower(o.content_type) GLOB '*+json*')
              OR o.payload = '' AND o.method IN ('GET', 'DELETE')
              OR json_valid(o.payload) AS is_sound"
@@ -327,96 +422,6 @@ struct ExpiredLease {
     ordering_key: Option<String>,
 }
 
-pub(super) struct Candidate {
-    id: i64,
-    token: Option<i64>,
-    pub facts: Facts,
-    /// The intent, or why it cannot be read.
-    intent: Result<StoredIntent, String>,
-}
-
-impl Candidate {
-    /// Whether it can be read, or why not.
-    pub fn readable(&self) -> Result<(), &str> {
-        self.intent.as_ref().map(drop).map_err(String::as_str)
-    }
-}
-
-struct StoredIntent {
-    tenant_id: String,
-    entity_id: String,
-    intent_version: i64,
-    idempotency_key: String,
-    args_hash: Option<String>,
-    endpoint: Option<String>,
-    method: String,
-    content_type: String,
-    payload: Arc<str>,
-    headers: Vec<(String, String)>,
-    ordering_key: Option<String>,
-    created_at: i64,
-}
-
-fn read_candidate(row: &SqlRow<'_>, operation: &str) -> rusqlite::Result<Candidate> {
-    let intent = read_intent(row).map_err(|why| format!("{operation}: {why}"));
-    Ok(Candidate { id: row.get("id")?, token: row.get("token")?, facts: read_facts(row)?, intent })
-}
-
-fn read_facts(row: &SqlRow<'_>) -> rusqlite::Result<Facts> {
-    Ok(Facts {
-        attempts: read::counter(row, "attempts")?,
-        tries: read::counter(row, "tries")?,
-        lost: read::counter(row, "lost")?,
-        in_doubt_since: row.get("in_doubt_since")?,
-        first_sent_at: row.get("first_sent_at")?,
-        expires_at: row.get("expires_at").unwrap_or_default(),
-        claimed_at: row.get::<_, Option<i64>>("claimed_at")?.unwrap_or_default(),
-    })
-}
-
-/// The intent, or which column is not as the schema lets it be written.
-fn read_intent(row: &SqlRow<'_>) -> Result<StoredIntent, String> {
-    let intent = StoredIntent {
-        tenant_id: column(row, "tenant_id")?,
-        entity_id: column(row, "entity_id")?,
-        intent_version: column(row, "intent_version")?,
-        idempotency_key: column(row, "idempotency_key")?,
-        args_hash: column(row, "args_hash")?,
-        endpoint: column(row, "endpoint")?,
-        method: column(row, "method")?,
-        content_type: column(row, "content_type")?,
-        payload: column(row, "payload")?,
-        headers: read_headers(&column::<String>(row, "headers")?)?,
-        ordering_key: column(row, "ordering_key")?,
-        created_at: column(row, "created_at")?,
-    };
-    if column(row, "is_sound")? {
-        return Ok(intent);
-    }
-    Err("outbox.payload is not the JSON that outbox.content_type says it is".into())
-}
-
-fn column<T: FromSql>(row: &SqlRow<'_>, name: &str) -> Result<T, String> {
-    row.get(name).map_err(|error| match error {
-        rusqlite::Error::InvalidColumnType(_, _, kind) => format!("outbox.{name} holds {kind}"),
-        other => format!("outbox.{name}: {other}"),
-    })
-}
-
-fn read_headers(text: &str) -> Result<Vec<(String, String)>, String> {
-    use serde_json::{Map, Value};
-    if text == "{}" {
-        return Ok(Vec::new());
-    }
-    let object: Map<String, Value> =
-        serde_json::from_str(text).map_err(|_| "outbox.headers is no JSON object")?;
-    let pair = |(name, value): (String, Value)| match value {
-        Value::String(value) => Ok((name, value)),
-        _ => Err("outbox.headers holds a value that is no string".to_owned()),
-    };
-    object.into_iter().map(pair).collect()
-}
-
 fn pending_row<'a>(
     id: i64,
     operation: &'a str,
@@ -440,5 +445,15 @@ fn unreadable(facts: Facts, why: &str) -> Decision {
         facts,
         class: Some("unreadable".into()),
         message: Some(why.to_owned()),
+    }
+}
+
+fn never_fits(facts: Facts, cost: i64, budget: &Budget) -> Decision {
+    Decision {
+        status: Status::NeedsReview,
+        due_at: None,
+        facts,
+        class: Some("budget".into()),
+        message: Some(format!("costs {cost}, which is more than the whole budget {budget}")),
     }
 }

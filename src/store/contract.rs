@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, named_params};
 
-use super::read;
+use super::{budget, read};
+use crate::core::budget::Budget;
 use crate::core::contract::{Downstream, OnDead};
 use crate::core::flow::{Limits, Rate};
 use crate::core::millis;
@@ -51,11 +52,13 @@ impl Contract {
 }
 
 /// Stores what a relay says about an operation and returns what holds: the stricter of that and
-/// what was stored. `weaken` lets the relay's word stand where it promises more.
+/// what was stored. `weaken` lets the relay's word stand where it promises more. The budgets take
+/// the place of those that were stored.
 pub(crate) fn register(
     conn: &mut Connection,
     operation: &str,
     own: &Contract,
+    budgets: &[Budget],
     weaken: bool,
     now: i64,
 ) -> Result<Contract> {
@@ -68,6 +71,7 @@ pub(crate) fn register(
     if stored.as_ref() != Some(&effective) {
         save(&tx, operation, &effective, now)?;
     }
+    budget::replace(&tx, operation, budgets)?;
     // A relay that starts may have new credentials: it tries them at once.
     tx.execute(
         "UPDATE main.outbox_operation SET paused_until = :now

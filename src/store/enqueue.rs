@@ -155,10 +155,11 @@ fn insert(conn: &Connection, intent: &Prepared<'_>) -> rusqlite::Result<i64> {
     let mut statement = conn.prepare_cached(
         "INSERT INTO main.outbox
              (tenant_id, operation, entity_id, intent_version, idempotency_key, args_hash, endpoint,
-              method, content_type, payload, headers, ordering_key, available_at, expires_at, created_at)
+              method, content_type, payload, headers, ordering_key, available_at, expires_at, created_at,
+              cost)
          VALUES (:tenant_id, :operation, :entity_id, :intent_version, :idempotency_key, :args_hash,
               :endpoint, :method, :content_type, :payload, :headers, :ordering_key, :available_at,
-              :expires_at, :created_at)",
+              :expires_at, :created_at, :cost)",
     )?;
     statement.insert(named_params! {
         ":tenant_id": intent.tenant_id(),
@@ -176,6 +177,7 @@ fn insert(conn: &Connection, intent: &Prepared<'_>) -> rusqlite::Result<i64> {
         ":available_at": intent.available_at,
         ":expires_at": intent.expires_at,
         ":created_at": intent.created_at,
+        ":cost": intent.cost,
     })
 }
 

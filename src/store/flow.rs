@@ -7,6 +7,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior, named_params}
 use super::record::Record;
 use super::step::{Rules, Step};
 use super::{contract, read};
+use crate::core::budget::Left;
 use crate::core::flow::{Closed, Flow, FlowMove, Gate, Pause, PauseKind, gate};
 use crate::core::outcome::Outcome;
 use crate::error::{Error, ErrorKind, Result};
@@ -86,9 +87,15 @@ pub(crate) fn save(conn: &Connection, operation: &str, flow: &Flow) -> Result<()
 
 /// Whether an operation may send now: the same question for a claim, for a relay that looks
 /// whether anything is due, and for a person who asks why a row waits.
-pub(crate) fn gate_of(conn: &Connection, operation: &str, flow: &Flow, now: i64) -> Result<Gate> {
+pub(crate) fn gate_of(
+    conn: &Connection,
+    operation: &str,
+    flow: &Flow,
+    left: &Left,
+    now: i64,
+) -> Result<Gate> {
     let in_flight = if flow.needs_count(now) { count_in_flight(conn, operation)? } else { 0 };
-    Ok(gate(flow, in_flight, now))
+    Ok(gate(flow, in_flight, left, now))
 }
 
 fn count_in_flight(conn: &Connection, operation: &str) -> Result<usize> {
@@ -155,14 +162,16 @@ impl Step<'_> {
     }
 
     /// Whether rows of this operation may be claimed. Ends a pause whose time has come.
-    pub(super) fn gate(&mut self, rules: &Rules) -> Result<Gate> {
+    pub(super) fn gate(&mut self, rules: &Rules, shard: (u32, u32)) -> Result<Gate> {
         let now = self.now;
         if let Some(pause) = self.flow(&rules.operation)?.end_pause(now) {
             let why = ("relay", Some("its time was over"));
             insert_move(&self.tx, &rules.operation, FlowMove::Resumed, Some(&pause), why, now)?;
         }
         let flow = self.flow(&rules.operation)?.clone();
-        let gate = gate_of(&self.tx, &rules.operation, &flow, now)?;
+        let (conn, purse) = self.purse(&rules.operation)?;
+        let left = purse.left(conn, shard)?;
+        let gate = gate_of(&self.tx, &rules.operation, &flow, &left, now)?;
         if let Gate::Closed { why: Closed::Paused(_) | Closed::Throttled, .. } = &gate {
             // Another relay may have found out: what waits for a worker here must not be sent.
             self.stopped.insert(rules.operation.clone());

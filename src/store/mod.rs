@@ -1,5 +1,7 @@
 //! All SQL. Each statement stands beside the function that binds it.
 
+mod budget;
+mod candidate;
 mod claim;
 mod connection;
 mod contract;
@@ -13,6 +15,7 @@ mod record;
 mod schema;
 mod step;
 mod why;
+mod writer;
 
 use std::path::Path;
 
@@ -24,8 +27,10 @@ pub(crate) use enqueue::{check_durability, check_transaction};
 pub use operator::ReplayReport;
 pub(crate) use record::Record;
 pub(crate) use schema::VERSION as SCHEMA_VERSION;
-pub(crate) use step::{Rules, Step, Writer};
+pub(crate) use step::{Rules, Step};
+pub(crate) use writer::Writer;
 
+use crate::core::budget::Budget;
 use crate::core::contract::StoredContract;
 use crate::core::entry::{AuditEvent, Entry, Filter, OperationStats};
 use crate::core::intent::Prepared;
@@ -150,10 +155,11 @@ impl Store {
         &self,
         operation: &str,
         own: &Contract,
+        budgets: &[Budget],
         weaken: bool,
         now: i64,
     ) -> Result<Contract> {
-        contract::register(&mut *self.connection()?, operation, own, weaken, now)
+        contract::register(&mut *self.connection()?, operation, own, budgets, weaken, now)
     }
 
     pub fn pause(

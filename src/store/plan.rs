@@ -2,7 +2,7 @@
 
 use rusqlite::Connection;
 
-use super::{claim, enqueue, step};
+use super::{budget, claim, enqueue, step, writer};
 
 const SCHEMA: &str = include_str!("../../schema.sql");
 
@@ -23,7 +23,9 @@ fn files() -> Vec<(&'static str, Connection)> {
 const ROWS: &str = "
     INSERT INTO outbox (operation, entity_id, idempotency_key, payload, ordering_key)
     WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200)
-    SELECT 'pay', i, 'k' || i, '{}', CASE i % 2 WHEN 0 THEN 'o' || i % 5 END FROM n";
+    SELECT 'pay', i, 'k' || i, '{}', CASE i % 2 WHEN 0 THEN 'o' || i % 5 END FROM n;
+    INSERT INTO outbox_spend (operation, at, id, token, tenant_id, cost)
+    SELECT operation, 1800000000000 + id, id, id, 't' || id % 5, id % 3 FROM outbox";
 
 /// As if every index were useless and every table small.
 const MISLEADING: &str = "
@@ -37,6 +39,10 @@ const MISLEADING: &str = "
         ('outbox_lease', 'outbox_lease_parked', '2 1 1'),
         ('outbox_lease', NULL, '2'),
         ('outbox_keyed', 'outbox_keyed', '1000000 1000000 1000000 1000000 1000000'),
+        ('outbox_spend', 'outbox_spend', '1000000 1000000 1000000 1000000 1000000'),
+        ('outbox_spend', 'outbox_spend_tenant', '1000000 1000000 1000000 1000000 1000000'),
+        ('outbox_spend', 'outbox_spend_cost', '2 2'),
+        ('outbox_budget', 'outbox_budget', '1000000 1000000 1000000 1000000'),
         ('outbox_event', 'outbox_event', '1000000 1000000 1000000')";
 
 fn plan(conn: &Connection, sql: &str) -> Vec<String> {
@@ -50,10 +56,19 @@ fn no_hot_statement_scans_or_sorts() {
     for (name, sql, index) in [
         ("candidates", claim::CANDIDATES, "outbox_lease_due"),
         ("expired", claim::EXPIRED, "outbox_lease_due"),
-        ("has_due", step::HAS_DUE, "outbox_lease_due"),
-        ("next_due", step::NEXT_DUE, "outbox_lease_due"),
+        ("has_due", writer::HAS_DUE, "outbox_lease_due"),
+        ("next_due", writer::NEXT_DUE, "outbox_lease_due"),
         ("head", step::HEAD, "PRIMARY KEY"),
         ("insert_event", step::INSERT_EVENT, "PRIMARY KEY"),
+        ("next_cost", budget::NEXT_COST, "outbox_lease_due"),
+        ("budgets", budget::BUDGETS, "PRIMARY KEY"),
+        ("spent", budget::SPENT, "(operation=? AND at>?)"),
+        ("tenant_spent", budget::TENANT_SPENT, "COVERING INDEX outbox_spend_tenant"),
+        ("entries", budget::ENTRIES, "(operation=? AND at>?)"),
+        ("tenant_entries", budget::TENANT_ENTRIES, "COVERING INDEX outbox_spend_tenant"),
+        ("is_entered", budget::IS_ENTERED, "outbox_spend_cost"),
+        ("forget", budget::FORGET, "(operation=? AND at<?)"),
+        ("give_back", budget::GIVE_BACK, "(operation=? AND at=? AND id=? AND token=?)"),
         ("id_of_key", enqueue::ID_OF_KEY, "sqlite_autoindex_outbox_1"),
         ("id_of_version", enqueue::ID_OF_VERSION, "outbox_version"),
         ("unsettled_version", enqueue::UNSETTLED_VERSION, "outbox_version"),

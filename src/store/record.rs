@@ -40,10 +40,14 @@ impl Step<'_> {
             Outcome::Succeeded(receipt) => {
                 self.settle(row, EventKind::Attempt, &decision, Some(receipt))?
             }
-            _ => {
-                self.apply(row, kind, &decision, rules.on_dead)?
-                    || self.settle_with_late_proof(row, &decision)?
+            _ if self.apply(row, kind, &decision, rules.on_dead)? => {
+                // Under its own claim alone: once that is lost, a later one may rely on the entry.
+                if outcome.is_not_applied() {
+                    self.give_back(delivery)?;
+                }
+                true
             }
+            _ => self.settle_with_late_proof(row, &decision)?,
         };
         if !written {
             self.record_late(row, outcome, &decision)?;

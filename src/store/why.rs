@@ -3,6 +3,7 @@
 
 use rusqlite::{Connection, OptionalExtension, named_params};
 
+use super::budget::Purse;
 use super::step::HEAD;
 use super::{claim, contract, flow, operator, read};
 use crate::core::decide;
@@ -65,9 +66,10 @@ fn held_back(
 ) -> Result<Option<Why>> {
     let mut flow = flow::load(conn, &row.operation)?.unwrap_or_default();
     flow.end_pause(now);
-    let gate = flow::gate_of(conn, &row.operation, &flow, now)?;
     // The turn is among the rows that the same relay sees.
     let shard = shard.filter(|&shard| is_of(row.id, shard)).unwrap_or((0, 1));
+    let left = Purse::open(conn, &row.operation, now)?.left(conn, shard)?;
+    let gate = flow::gate_of(conn, &row.operation, &flow, &left, now)?;
     Ok(match gate {
         Gate::Closed { until, why } => Some(Why::closed(&row.operation, &why, until)),
         Gate::Open(usize::MAX) => None,

@@ -3,6 +3,7 @@
 #[cfg(feature = "http")]
 mod answers;
 mod breaker;
+mod budget;
 mod cancel;
 mod cases;
 #[cfg(feature = "http")]

@@ -212,6 +212,7 @@ fn scene(rule: Rule) -> (Scene, i64) {
             (scene, 2)
         }
         Rule::Rate => (Scene::new(DEDUPLICATES, |o| o.rate(1, 60 * SECOND)).drain(), 2),
+        Rule::Budget => (Scene::new(DEDUPLICATES, |o| o.max_per(1, 60 * SECOND)).drain(), 2),
         Rule::Turn => (Scene::new(DEDUPLICATES, |o| o.rate(1, 60 * SECOND)), 2),
         Rule::OtherShard => (Scene::relayed_as("pay", (0, 2)), 1),
         Rule::Next => (plain(), 2),
@@ -238,6 +239,7 @@ fn words(rule: Rule) -> &'static [&'static str] {
         Rule::TooManyInFlight => &["at once: 1"],
         Rule::Resuming => &["begun again"],
         Rule::Rate => &["its next may go at 2027-01-15T08:01:00Z"],
+        Rule::Budget => &["used up until 2027-01-15T08:01:00Z"],
         Rule::Turn => &["1 other is due before it", "1 may go"],
         Rule::OtherShard => &["1/2", "0/2"],
         Rule::Next => &["next claim"],

@@ -1,0 +1,187 @@
+//! How much of an operation may be sent in a time, over all relays, and what follows where that
+//! is used up. The arithmetic of the sliding window is here; the ledger is in the store.
+//!
+//! A window is `(now - window, now]`: what was entered at `t` leaves it at `t + window`, so that
+//! no stretch of that length, wherever it begins, holds more than the budget.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::utc;
+
+/// A number of sends, or an amount of cost, in a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Budget {
+    pub scope: Scope,
+    pub kind: Kind,
+    /// At least 1.
+    pub amount: i64,
+    /// At least 1.
+    pub window_ms: i64,
+}
+
+/// Whose sends a budget counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    Operation,
+    Tenant,
+}
+
+/// What a budget counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Sends,
+    Cost,
+}
+
+impl Scope {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Operation => "operation",
+            Self::Tenant => "tenant",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Operation, Self::Tenant].into_iter().find(|scope| scope.as_str() == word)
+    }
+}
+
+impl Kind {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Sends => "sends",
+            Self::Cost => "cost",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Sends, Self::Cost].into_iter().find(|kind| kind.as_str() == word)
+    }
+
+    /// What one send of this cost takes from a budget of this kind.
+    pub const fn weight(self, cost: i64) -> i64 {
+        match self {
+            Self::Sends => 1,
+            Self::Cost => cost,
+        }
+    }
+}
+
+impl Budget {
+    /// The name by which it is configured.
+    pub const fn name(&self) -> &'static str {
+        match (self.scope, self.kind) {
+            (Scope::Operation, Kind::Sends) => "max_per",
+            (Scope::Operation, Kind::Cost) => "max_cost",
+            (Scope::Tenant, Kind::Sends) => "max_per_tenant",
+            (Scope::Tenant, Kind::Cost) => "max_cost_per_tenant",
+        }
+    }
+
+    /// Entries later than this are in the window.
+    pub const fn begins(&self, now: i64) -> i64 {
+        now.saturating_sub(self.window_ms)
+    }
+
+    /// When an entry leaves the window.
+    pub const fn leaves(&self, at: i64) -> i64 {
+        at.saturating_add(self.window_ms)
+    }
+
+    /// Whether a send of this cost fits an empty window.
+    pub const fn can_ever(&self, cost: i64) -> bool {
+        self.kind.weight(cost) <= self.amount
+    }
+
+    /// By how much a send of this cost is beyond what is left; nothing or less says that it fits.
+    /// What takes nothing always fits, also where the budget was lowered below what is spent.
+    pub const fn excess(&self, spent: i64, cost: i64) -> i64 {
+        let weight = self.kind.weight(cost);
+        if weight == 0 { 0 } else { spent.saturating_sub(self.amount).saturating_add(weight) }
+    }
+
+    /// When enough of the entries have left the window to free this much. The entries are those in
+    /// the window, oldest first, as their time and their weight.
+    pub fn frees_at<E>(
+        &self,
+        excess: i64,
+        entries: impl IntoIterator<Item = Result<(i64, i64), E>>,
+    ) -> Result<Option<i64>, E> {
+        let (mut left, mut last) = (excess, None);
+        for entry in entries {
+            let (at, weight) = entry?;
+            left = left.saturating_sub(weight);
+            last = Some(self.leaves(at));
+            if left <= 0 {
+                break;
+            }
+        }
+        Ok(last)
+    }
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let window = Duration::from_millis(self.window_ms.unsigned_abs());
+        write!(f, "{} ({} in {window:?})", self.name(), self.amount)
+    }
+}
+
+/// A budget that a row does not fit now, and from when it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct UsedUp {
+    pub budget: Budget,
+    pub until: i64,
+}
+
+impl fmt::Display for UsedUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the budget {} is used up until {}", self.budget, utc(self.until))
+    }
+}
+
+/// What the budgets say about one row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fit {
+    Fits,
+    /// It costs more than the whole of this budget.
+    Never(Budget),
+    /// Its tenant has used up its own; the others' rows go on.
+    PutOff(UsedUp),
+    /// The operation's is used up, or has too little left for this row. Later rows wait behind
+    /// it even if they fit, or one that costs much would never go.
+    Waits(UsedUp),
+}
+
+/// What follows from the budgets a row does not fit: the last to free counts, and a tenant's
+/// comes before the operation's, since it must hold up nobody else.
+pub(crate) fn judge(used_up: &[UsedUp]) -> Fit {
+    let last_of = |scope| {
+        let of_scope = used_up.iter().filter(|used| used.budget.scope == scope);
+        of_scope.max_by_key(|used| used.until).copied()
+    };
+    match (last_of(Scope::Tenant), last_of(Scope::Operation)) {
+        (Some(tenant), _) => Fit::PutOff(tenant),
+        (None, Some(operation)) => Fit::Waits(operation),
+        (None, None) => Fit::Fits,
+    }
+}
+
+/// What the budgets leave of an operation now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Left {
+    /// At most so many sends.
+    pub sends: usize,
+    /// What keeps the next row back, if anything does.
+    pub used_up: Option<UsedUp>,
+}
+
+impl Default for Left {
+    fn default() -> Self {
+        Self { sends: usize::MAX, used_up: None }
+    }
+}
+
+#[cfg(test)]
+mod tests;
