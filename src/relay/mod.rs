@@ -18,6 +18,7 @@ pub use engine::DrainReport;
 pub use handle::{RelayHandle, ShutdownReport};
 pub use operation::Operation;
 
+use crate::core::contract::Downstream;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::outbox::Outbox;
@@ -58,10 +59,11 @@ impl Shared {
         let holds = self.outbox.store().register(name, &own, operation.may_weaken(), now)?;
         if holds.downstream != own.downstream {
             log::warn!(
-                "operation {name:?}: the file says {:?}, which is stricter than the configured {:?} \
-                 and holds; weakening it needs an explicit option",
-                holds.downstream,
-                own.downstream
+                "operation {name:?}: its stored contract says {}, which is stricter than the \
+                 configured {} and holds; to replace it, set weaken_stored_contract = true in \
+                 relay.toml, or call Operation::weaken_stored_contract",
+                in_words(holds.downstream),
+                in_words(own.downstream)
             );
         }
         let mut rules = operation.rules(name);
@@ -124,6 +126,26 @@ impl Relay {
     pub fn stop_drain(&self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.outbox.wake();
+    }
+}
+
+/// A contract as `relay.toml` would say it.
+fn in_words(downstream: Downstream) -> String {
+    match downstream {
+        Downstream::DeduplicatesByKey { window } => {
+            let seconds = window.as_secs();
+            let shown = if window.subsec_millis() > 0 {
+                format!("{}ms", window.as_millis())
+            } else if seconds.is_multiple_of(3600) {
+                format!("{}h", seconds / 3600)
+            } else if seconds.is_multiple_of(60) {
+                format!("{}m", seconds / 60)
+            } else {
+                format!("{seconds}s")
+            };
+            format!("\"deduplicates\" with key_window {shown}")
+        }
+        Downstream::Unprotected => "\"unprotected\"".into(),
     }
 }
 
