@@ -1,7 +1,6 @@
 //! What may stand in `relay.toml`, and where in it something is wrong.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
@@ -153,11 +152,13 @@ pub struct Source {
 }
 
 impl Source {
-    pub fn read(path: &Path) -> Result<Self> {
-        let name = path.display().to_string();
+    pub fn read(path: &str) -> Result<Self> {
+        if path.is_empty() {
+            return Err(Failure::usage("--config: must name a file"));
+        }
         match std::fs::read_to_string(path) {
-            Ok(text) => Ok(Self { name, text }),
-            Err(error) => Err(Failure::usage(format!("--config: {name}: {error}"))),
+            Ok(text) => Ok(Self { name: path.to_owned(), text }),
+            Err(error) => Err(Failure::usage(format!("--config: {path}: {error}"))),
         }
     }
 
@@ -179,6 +180,7 @@ impl Source {
         let shown = shown.join(".");
         match self.line_of(path) {
             Some(line) => Failure::usage(format!("{}: line {line}: {shown}: {reason}", self.name)),
+            None if shown.is_empty() => Failure::usage(format!("{}: {reason}", self.name)),
             None => Failure::usage(format!("{}: {shown}: {reason}", self.name)),
         }
     }
