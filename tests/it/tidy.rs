@@ -164,10 +164,10 @@ fn sql_is_in_the_store() {
         "BEGIN IMMEDIATE\"",
         "SAVEPOINT ",
     ];
-    // The demo plays the application, which has a table of its own.
-    refuse("SQL outside the store", &["store", "bin/outbox/demo.rs"], |line| {
-        words.iter().any(|word| line.contains(word))
-    });
+    // The demo plays the application, which has a table of its own; `show` reads columns of the
+    // public schema that the library's callers have no use for.
+    let places = ["store", "bin/outbox/demo.rs", "bin/outbox/stored.rs"];
+    refuse("SQL outside the store", &places, |line| words.iter().any(|word| line.contains(word)));
 }
 
 #[test]

@@ -17,7 +17,9 @@ mod output;
 mod relay;
 mod relay_toml;
 mod run;
+mod show;
 mod stats;
+mod stored;
 
 use std::process::ExitCode;
 
@@ -61,7 +63,7 @@ fn dispatch(cli: Cli, is_db_named: bool) -> Result<()> {
         Command::Enqueue(args) => enqueue::run(out, &open, &args),
         Command::Relay(args) => relay::run(out, &open()?, &args),
         Command::List(args) => inspect::list(out, &open()?, &args, cli.show_secrets),
-        Command::Show(args) => inspect::show(out, &open()?, &args, cli.show_secrets),
+        Command::Show(args) => show::show(out, &open()?, &args, cli.show_secrets),
         Command::Replay(args) => operate::replay(out, &open()?, &args),
         Command::Cancel(args) => operate::cancel(out, &open()?, &args),
         Command::Stats => stats::run(out, &open()?),
