@@ -128,6 +128,25 @@ backoff = {{ kind = "exponential", base = "2s", cap = "1h", jitter = "full" }}
     assert!(!file.windows(8).any(|bytes| bytes == b"SENTINEL"), "a credential must not be stored");
 }
 
+#[test]
+fn the_readmes_configuration_is_accepted_and_names_every_key() {
+    let readme = include_str!("../../../README.md");
+    let (_, rest) = readme.split_once("```toml\n# relay.toml\n").unwrap();
+    let (text, _) = rest.split_once("```").unwrap();
+    let desk = Desk::new();
+    desk.file("relay.toml", text);
+    let mut command = desk.command(&["relay", "--drain", "--config", "relay.toml"]);
+    let output = command.env("STRIPE_KEY", "SENTINEL").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // The keys as the parser itself lists them.
+    desk.file("relay.toml", "[default]\nnothing = 1\n");
+    let ran = desk.run(&["relay", "--config", "relay.toml"]);
+    let (_, keys) = ran.err.split_once("expected one of ").unwrap();
+    for key in keys.split('`').skip(1).step_by(2) {
+        assert!(text.lines().any(|line| line.starts_with(&format!("{key} = "))), "{key}");
+    }
+}
+
 /// A relay that is running; it is not left behind when a test fails.
 struct Running(Child);
 
