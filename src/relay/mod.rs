@@ -30,6 +30,33 @@ use engine::Engine;
 /// records what became of them.
 ///
 /// Several relays, in one process or in many, may work on one file. Two never hold one intent.
+///
+/// [`drain`](Self::drain) works inline until nothing is due, [`start`](Self::start) goes on in
+/// threads until it is told to stop.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use sqlite_outbox::{Delivery, Downstream, Operation, Outbox, Outcome, Receipt, Relay};
+///
+/// # fn main() -> sqlite_outbox::Result<()> {
+/// # let folder = tempfile::tempdir().expect("a folder");
+/// # let outbox = Outbox::open(folder.path().join("app.db"))?;
+/// let print = |delivery: &Delivery| {
+///     println!("{}", delivery.payload());
+///     Outcome::Succeeded(Receipt::new())
+/// };
+/// let handle = Relay::builder(&outbox)
+///     .operation("print", Operation::new(Downstream::Unprotected, print))
+///     .build()?
+///     .start()?;
+/// // … the application runs …
+/// let report = handle.shutdown(Duration::from_secs(10))?;
+/// assert_eq!(report.left, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a relay does nothing until it is started or drained"]
 pub struct Relay {
     shared: Arc<Shared>,
