@@ -16,6 +16,35 @@ use crate::core::outcome::Outcome;
 /// `deliver` is called on a worker thread, outside any transaction, with a claim that is already
 /// durable. It reports what happened; it never decides what follows. A panic is contained and
 /// counts as [`Outcome::MaybeSent`].
+///
+/// # Examples
+///
+/// A closure needs its argument's type written out. A type of its own can set the time limit,
+/// which is 60 s otherwise and must be shorter than the relay's lease (90 s by default):
+///
+/// ```
+/// use std::time::Duration;
+/// use sqlite_outbox::{Delivery, Downstream, Handler, Operation, Outcome, Receipt};
+///
+/// struct Printer;
+///
+/// impl Handler for Printer {
+///     fn deliver(&self, delivery: &Delivery) -> Outcome {
+///         println!("{}", delivery.payload());
+///         Outcome::Succeeded(Receipt::new())
+///     }
+///
+///     fn time_limit(&self) -> Duration {
+///         Duration::from_secs(5)
+///     }
+/// }
+///
+/// let closure = |_: &Delivery| Outcome::Succeeded(Receipt::new());
+/// let operations = [
+///     Operation::new(Downstream::Unprotected, Printer),
+///     Operation::new(Downstream::Unprotected, closure),
+/// ];
+/// ```
 pub trait Handler: Send + Sync {
     /// Makes one attempt.
     fn deliver(&self, delivery: &Delivery) -> Outcome;

@@ -18,6 +18,31 @@ use crate::error::{Error, Result};
 use crate::store::{self, Enqueued, ReplayReport, Store};
 
 /// The outbox in one SQLite file. Cheap to clone; clones share their connections.
+///
+/// # Examples
+///
+/// In a transaction of the application's own connection:
+///
+/// ```
+/// use sqlite_outbox::rusqlite::{Connection, TransactionBehavior::Immediate};
+/// use sqlite_outbox::{Intent, Outbox, Status};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let file = folder.path().join("app.db");
+/// let mut conn = Connection::open(&file)?;
+/// let outbox = Outbox::open(&file)?;
+///
+/// let tx = conn.transaction_with_behavior(Immediate)?;
+/// // … the business write, on `tx` …
+/// let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada"}));
+/// let id = outbox.enqueue(&tx, &mail)?.id();
+/// tx.commit()?;
+///
+/// assert_eq!(outbox.entry(id)?.expect("it was committed").status, Status::Pending);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Outbox {
     inner: Arc<Inner>,

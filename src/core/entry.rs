@@ -43,8 +43,21 @@ pub struct Entry {
     pub finished_at: Option<i64>,
     /// Whether a relay has ever registered its operation. Otherwise it waits.
     pub registered: bool,
-    /// The stored proof, once it is settled. Only read for a single intent, never in a list.
+    /// The stored proof, once it is settled. This and what follows is only read for a single
+    /// intent, never in a list.
     pub receipt: Option<Receipt>,
+    /// The HTTP method.
+    pub method: Option<String>,
+    /// The payload's media type.
+    pub content_type: Option<String>,
+    /// The payload's length in bytes; `None` once it is stripped.
+    pub payload_bytes: Option<u64>,
+    /// The names of the stored headers.
+    pub header_names: Vec<String>,
+    /// After which nothing is sent, in UTC milliseconds.
+    pub expires_at: Option<i64>,
+    /// The intent of the same ordering key that must leave first.
+    pub waits_behind: Option<i64>,
 }
 
 /// One line of an intent's audit trail.

@@ -96,6 +96,28 @@ impl Receipt {
 pub(crate) const RECEIPT_BODY_MAX: usize = 16 * 1024;
 
 /// Why an attempt did not succeed.
+///
+/// # Classes
+///
+/// The class is a short, stable word. Handlers of your own may use others; these are used here:
+///
+/// | Class | What it says |
+/// |---|---|
+/// | `dns` `connect` `tls` | the host was not found, not reached, or is not who it says |
+/// | `timeout` `reset` `transport` | the exchange took too long, was cut, or failed otherwise |
+/// | `protocol` | the answer is not HTTP, or of a status that means nothing to us |
+/// | `endpoint` `header` `method` `request` | the request cannot or may not be sent as it stands |
+/// | `transient` `limited` `unavailable` | 408, 421, 423, 425; 429; 503 |
+/// | `ambiguous` | 500, 502, 504 and other 5xx: it may have been applied |
+/// | `conflict` `key_reuse` | 409; 422 after an earlier attempt |
+/// | `auth` `permanent` | 401, 403, 407; other refusals for good |
+/// | `redirect` | an answer that points elsewhere, which is not followed |
+/// | `success_when` `body_unreadable` | a 2xx whose body does not say success, or was not read |
+/// | `replayed` | a stored failure that the provider would repeat for ever |
+/// | `panic` | the handler panicked |
+/// | `lease_lost` | the lease ran out before an outcome was recorded |
+/// | `expired` `in_doubt` | not sent: past its use, or an earlier attempt may have been applied |
+/// | `unreadable` | the row was edited into something that cannot be read |
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Failure {
@@ -132,6 +154,25 @@ impl Failure {
 
 /// What a handler knows after one attempt. It says what happened, never what to do about it:
 /// that is decided in one place, from the stored contract of the operation.
+///
+/// # Examples
+///
+/// ```
+/// use std::io::ErrorKind;
+/// use sqlite_outbox::{Failure, Outcome, Receipt};
+///
+/// fn outcome(answer: std::io::Result<String>) -> Outcome {
+///     match answer {
+///         Ok(id) => Outcome::Succeeded(Receipt::new().downstream_id(id)),
+///         // No connection, so nothing can have left.
+///         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+///             Outcome::NotSent(Failure::new("connect", error.to_string()))
+///         }
+///         // Where it is not certain, it is not a failure.
+///         Err(error) => Outcome::MaybeSent(Failure::new("reset", error.to_string())),
+///     }
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {

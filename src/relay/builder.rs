@@ -14,6 +14,27 @@ use crate::event::Event;
 use crate::outbox::Outbox;
 
 /// Options of a [`Relay`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use sqlite_outbox::{Delivery, Downstream, Operation, Outbox, Outcome, Receipt, Relay};
+///
+/// # fn main() -> sqlite_outbox::Result<()> {
+/// # let folder = tempfile::tempdir().expect("a folder");
+/// # let outbox = Outbox::open(folder.path().join("app.db"))?;
+/// # let print = |_: &Delivery| Outcome::Succeeded(Receipt::new());
+/// let relay = Relay::builder(&outbox)
+///     .operation("print", Operation::new(Downstream::Unprotected, print))
+///     .workers(8)
+///     .lease(Duration::from_secs(120))
+///     .observe(|event| println!("intent {} is {}", event.id, event.to))
+///     .build()?;
+/// # relay.drain()?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a builder does nothing until it is built"]
 pub struct RelayBuilder {
     outbox: Outbox,
@@ -70,20 +91,23 @@ impl RelayBuilder {
         self
     }
 
-    /// Threads that run handlers. Defaults to 4.
+    /// Threads that run handlers, 1 to 1024. Defaults to 4.
     pub fn workers(mut self, workers: usize) -> Self {
         self.options.workers = workers;
         self
     }
 
-    /// At most so many rows are claimed by one transaction. Defaults to 100.
+    /// At most so many rows are claimed by one transaction, 1 to 10,000. Defaults to 100.
     pub fn batch(mut self, batch: usize) -> Self {
         self.options.batch = batch;
         self
     }
 
     /// How long a claim lasts without being renewed; live claims are renewed at a third of it.
-    /// Must be longer than any attempt may take. Defaults to 90 s.
+    /// Must be longer than any attempt may take, which [`Handler::time_limit`] says: 60 s for a
+    /// closure and for the time-outs that `Http` has by default. Defaults to 90 s.
+    ///
+    /// [`Handler::time_limit`]: crate::Handler::time_limit
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = lease;
         self

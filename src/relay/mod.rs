@@ -18,6 +18,7 @@ pub use engine::DrainReport;
 pub use handle::{RelayHandle, ShutdownReport};
 pub use operation::Operation;
 
+use crate::core::contract::Downstream;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::outbox::Outbox;
@@ -29,6 +30,33 @@ use engine::Engine;
 /// records what became of them.
 ///
 /// Several relays, in one process or in many, may work on one file. Two never hold one intent.
+///
+/// [`drain`](Self::drain) works inline until nothing is due, [`start`](Self::start) goes on in
+/// threads until it is told to stop.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use sqlite_outbox::{Delivery, Downstream, Operation, Outbox, Outcome, Receipt, Relay};
+///
+/// # fn main() -> sqlite_outbox::Result<()> {
+/// # let folder = tempfile::tempdir().expect("a folder");
+/// # let outbox = Outbox::open(folder.path().join("app.db"))?;
+/// let print = |delivery: &Delivery| {
+///     println!("{}", delivery.payload());
+///     Outcome::Succeeded(Receipt::new())
+/// };
+/// let handle = Relay::builder(&outbox)
+///     .operation("print", Operation::new(Downstream::Unprotected, print))
+///     .build()?
+///     .start()?;
+/// // … the application runs …
+/// let report = handle.shutdown(Duration::from_secs(10))?;
+/// assert_eq!(report.left, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a relay does nothing until it is started or drained"]
 pub struct Relay {
     shared: Arc<Shared>,
@@ -59,10 +87,11 @@ impl Shared {
         let holds = self.outbox.store().register(name, &own, budgets, weaken, now)?;
         if holds.downstream != own.downstream {
             log::warn!(
-                "operation {name:?}: the file says {:?}, which is stricter than the configured {:?} \
-                 and holds; weakening it needs an explicit option",
-                holds.downstream,
-                own.downstream
+                "operation {name:?}: its stored contract says {}, which is stricter than the \
+                 configured {} and holds; to replace it, set weaken_stored_contract = true in \
+                 relay.toml, or call Operation::weaken_stored_contract",
+                in_words(holds.downstream),
+                in_words(own.downstream)
             );
         }
         let mut rules = operation.rules(name);
@@ -126,6 +155,26 @@ impl Relay {
     pub fn stop_drain(&self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.outbox.wake();
+    }
+}
+
+/// A contract as `relay.toml` would say it.
+fn in_words(downstream: Downstream) -> String {
+    match downstream {
+        Downstream::DeduplicatesByKey { window } => {
+            let seconds = window.as_secs();
+            let shown = if window.subsec_millis() > 0 {
+                format!("{}ms", window.as_millis())
+            } else if seconds.is_multiple_of(3600) {
+                format!("{}h", seconds / 3600)
+            } else if seconds.is_multiple_of(60) {
+                format!("{}m", seconds / 60)
+            } else {
+                format!("{seconds}s")
+            };
+            format!("\"deduplicates\" with key_window {shown}")
+        }
+        Downstream::Unprotected => "\"unprotected\"".into(),
     }
 }
 

@@ -16,6 +16,23 @@ use crate::store::{Contract, Rules};
 
 /// What a relay needs to know about one operation: what its downstream promises, who carries it
 /// out, and how often and how long it is tried.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use sqlite_outbox::{Backoff, Delivery, Downstream, Operation, Outcome, Receipt};
+///
+/// let charge = |delivery: &Delivery| {
+///     // … the provider is asked, with delivery.wire_key() …
+///     Outcome::Succeeded(Receipt::new())
+/// };
+/// let window = Duration::from_secs(24 * 3600);
+/// let charges = Operation::new(Downstream::DeduplicatesByKey { window }, charge)
+///     .backoff(Backoff::Schedule([5, 60, 900].map(Duration::from_secs).into()))
+///     .max_attempts(4)
+///     .provider("stripe");
+/// ```
 #[derive(Clone)]
 pub struct Operation {
     downstream: Downstream,
@@ -116,7 +133,7 @@ impl Operation {
     ///
     /// A send counts from its claim. It is given back where it is proven that nothing was applied,
     /// and stays counted where that is not known. Budgets are the last registered relay's: one that
-    /// names none lifts them. Defaults to no limit.
+    /// names none leaves them. Defaults to no limit.
     #[must_use]
     pub fn max_per(self, count: u32, per: Duration) -> Self {
         self.budget(Scope::Operation, Kind::Sends, count.into(), per)

@@ -71,7 +71,10 @@ pub(crate) fn register(
     if stored.as_ref() != Some(&effective) {
         save(&tx, operation, &effective, now)?;
     }
-    budget::replace(&tx, operation, budgets)?;
+    // Silence leaves what is stored.
+    if weaken || !budgets.is_empty() {
+        budget::replace(&tx, operation, budgets)?;
+    }
     // A relay that starts may have new credentials: it tries them at once.
     tx.execute(
         "UPDATE main.outbox_operation SET paused_until = :now

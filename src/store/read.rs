@@ -19,7 +19,32 @@ pub(crate) fn entry(conn: &Connection, id: i64) -> Result<Option<Entry>> {
         let text = statement.query_row([id], |row| lossy_option(row, 0)).optional()?.flatten();
         entry.receipt = text.map(|text| Receipt::from_json(entry.downstream_id.clone(), &text));
     }
+    read_request(conn, &mut entry)?;
     Ok(Some(entry))
+}
+
+/// What will be sent, without what may be secret: no payload, and no header's value.
+fn read_request(conn: &Connection, entry: &mut Entry) -> Result<()> {
+    let mut statement = conn.prepare_cached(
+        "SELECT o.method, o.content_type, length(CAST(o.payload AS BLOB)), o.headers, o.expires_at,
+                (SELECT h.id FROM main.outbox_keyed k CROSS JOIN main.outbox_keyed h
+                     ON h.tenant_id = k.tenant_id AND h.ordering_key = k.ordering_key
+                 WHERE k.id = o.id ORDER BY h.position, h.id LIMIT 1)
+         FROM main.outbox o WHERE o.id = ?1",
+    )?;
+    statement.query_row([entry.id], |row| {
+        entry.method = lossy_option(row, 0)?;
+        entry.content_type = lossy_option(row, 1)?;
+        let bytes: Option<i64> = row.get(2)?;
+        entry.payload_bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
+        let headers: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_str(&lossy(row, 3)?).unwrap_or_default();
+        entry.header_names = headers.into_iter().map(|(name, _)| name).collect();
+        entry.expires_at = row.get(4)?;
+        entry.waits_behind = row.get::<_, Option<i64>>(5)?.filter(|head| *head != entry.id);
+        Ok(())
+    })?;
+    Ok(())
 }
 
 pub(crate) fn entry_by_key(conn: &Connection, tenant: &str, key: &str) -> Result<Option<Entry>> {
@@ -69,6 +94,12 @@ fn bare_entry(conn: &Connection, id: i64) -> Result<Option<Entry>> {
             finished_at: row.get(16)?,
             registered: row.get(17)?,
             receipt: None,
+            method: None,
+            content_type: None,
+            payload_bytes: None,
+            header_names: Vec::new(),
+            expires_at: None,
+            waits_behind: None,
         })
     });
     Ok(found.optional()?)

@@ -1,5 +1,6 @@
 //! The command, as processes: every command once, for people and as JSON.
 
+mod inspect;
 mod operations;
 mod refusals;
 mod relay;
@@ -313,39 +314,6 @@ fn list_filters_pages_and_has_the_columns_of_the_view() {
 }
 
 #[test]
-fn show_tells_the_story_but_no_payload_and_no_header() {
-    let desk = Desk::new();
-    desk.ok(&[
-        "enqueue",
-        "pay",
-        "--entity",
-        "e",
-        "--key",
-        "mine",
-        "--tenant",
-        "acme",
-        "--args",
-        r#"{"card":"SENTINEL"}"#,
-        "--header",
-        "x-note=SENTINEL",
-    ]);
-    desk.ok(&["cancel", "1", "--reason", "ordered twice", "--actor", "ann"]);
-    for which in [&["show", "1"][..], &["show", "mine", "--tenant", "acme"]] {
-        let text = desk.ok(which);
-        assert!(text.contains("intent 1 is cancelled"), "{text}");
-        assert!(text.contains("cancelled: pending -> cancelled, by ann"), "{text}");
-        assert!(text.contains("ordered twice") && !text.contains("SENTINEL"), "{text}");
-        let story = desk.json(which);
-        assert_eq!(story.len(), 1);
-        assert_eq!(story[0]["status"], "cancelled");
-        assert_eq!(story[0]["events"][0]["kind"], "cancelled");
-        assert_eq!(story[0]["events"][0]["reason"], "ordered twice");
-        assert!(story[0].get("receipt").is_some());
-        assert!(!story[0].to_string().contains("SENTINEL"));
-    }
-}
-
-#[test]
 fn foreign_bytes_are_printed_escaped() {
     let desk = Desk::new();
     desk.ok(&["enqueue", "pay", "--entity", "e"]);
@@ -426,38 +394,6 @@ fn cancel_withdraws_and_says_what_it_may_not() {
     assert_eq!(ran.code, 3);
     assert!(ran.err.starts_with("error: intent 1 is cancelled"), "{}", ran.err);
     assert!(ran.out.contains(r#"{"id":2,"outcome":"cancelled"}"#), "{}", ran.out);
-}
-
-#[test]
-fn stats_count_and_mark_what_no_relay_knows() {
-    let desk = Desk::new();
-    assert_eq!(desk.ok(&["stats"]), "no intents yet\n");
-    desk.dead("a");
-    desk.ok(&["enqueue", "other", "--entity", "a"]);
-    let stats = desk.json(&["stats"]);
-    assert_eq!(stats.len(), 2);
-    assert_eq!([&stats[0]["operation"], &stats[1]["operation"]], ["other", "pay"]);
-    assert_eq!([&stats[0]["pending"], &stats[1]["dead"]], [1, 1]);
-    assert_eq!([&stats[0]["registered"], &stats[1]["registered"]], [false, true]);
-    assert!(stats[0]["oldest_due_at"].is_i64() && stats[1]["oldest_due_at"].is_null());
-    let text = desk.ok(&["stats"]);
-    assert!(text.contains("other *") && text.contains("* no relay has ever"), "{text}");
-}
-
-#[test]
-fn the_demo_ends_with_one_effect_per_intent() {
-    let desk = Desk::new();
-    let text = desk.ok(&["demo"]);
-    assert!(text.contains("One effect per intent: 11 succeeded, 11 charges"), "{text}");
-    assert_eq!(desk.count("outbox"), 0, "the variable alone must not choose the demo's file");
-    // On a file that is named, and again on the same: nothing of the first run is in the way.
-    for _ in 0..2 {
-        let lines = desk.json(&["demo", "--db", "demo.db"]);
-        assert_eq!(lines.len(), 13);
-        assert_eq!(lines[12]["one_effect_per_intent"], true);
-        assert_eq!(lines[12]["effects"], 11);
-    }
-    assert!(desk.ok(&["--db", "demo.db", "demo"]).contains("outbox --db demo.db show"));
 }
 
 #[test]

@@ -45,6 +45,26 @@ fn python_enqueues_with_plain_sql() {
 }
 
 #[test]
+fn the_readmes_python_example_enqueues_once_and_refuses_other_arguments() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/enqueue.py");
+    let world = World::new();
+    let python = |amount| {
+        let mut command = Command::new("python3");
+        command.arg(&example).arg(world.path()).args(["order-42", amount]);
+        command
+    };
+    let args = r#"{"amount": 4200, "currency": "usd"}"#;
+    let derived = IdempotencyKey::derive("acme", "stripe.charge", "order-42", 1, args).unwrap();
+    assert_eq!(run(&mut python("4200")), [format!("enqueued {}", derived.key)]);
+    assert_eq!(run(&mut python("4200")), [format!("asked before {}", derived.key)]);
+    let output = python("4300").output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && errors.contains("needs a new version"), "{errors}");
+    assert_eq!(world.number("SELECT count(*) FROM outbox"), 1);
+    assert_eq!(world.number("SELECT count(*) FROM orders"), 1);
+}
+
+#[test]
 fn node_enqueues_with_plain_sql() {
     let Some(modules) = better_sqlite3() else {
         eprintln!("skipped: this machine has no npm");

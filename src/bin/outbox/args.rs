@@ -2,13 +2,24 @@
 
 #![allow(clippy::doc_markdown)]
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use sqlite_outbox::Status;
 
 use crate::input::{parse_duration, parse_shard, parse_since, parse_status};
+
+/// The least that a configuration needs; the README has all of it.
+const RELAY_TOML: &str = r#"relay.toml, the least of it (the README lists every key):
+
+  [operations."stripe.charge"]
+  endpoint = "https://api.example.com/v1/charges"   # for intents that name none
+  downstream = "deduplicates"                       # or "unprotected"; required
+  key_window = "24h"                                # how long the provider remembers a key
+  headers = { authorization = "Bearer ${STRIPE_KEY}" }
+
+${NAME} in a header comes from the environment at the start. Operations that are not named wait,
+unless there is a [default] table with the same keys."#;
 
 /// Looks after the outbox in an application's SQLite file, and sends what is in it.
 ///
@@ -35,6 +46,10 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show the whole story on a temporary file, with a downstream that fails on purpose
+    ///
+    /// With --db FILE on the command line it plays in that file and leaves it for you to look at
+    /// with list, show and stats. The file is created; one that holds an application's tables is
+    /// refused, and OUTBOX_DB is ignored.
     Demo,
     /// Create the outbox's tables, and the file if need be
     Init,
@@ -43,6 +58,9 @@ pub enum Command {
     /// Write one intent in its own transaction
     Enqueue(EnqueueArgs),
     /// Send intents until stopped, or with --drain until nothing is due
+    ///
+    /// What becomes dead, unknown or needs review is logged as a warning; -v logs every move.
+    #[command(after_long_help = RELAY_TOML)]
     Relay(RelayArgs),
     /// List intents
     List(ListArgs),
@@ -133,6 +151,9 @@ pub struct EnqueueArgs {
     /// How long it is of use, such as 1h; nothing is sent after that
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, allow_hyphen_values = true)]
     pub expires_in: Option<Duration>,
+    /// What it costs, in the units of the operation's budgets
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub cost: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -145,9 +166,10 @@ pub enum DownstreamArg {
 
 #[derive(Debug, Args)]
 pub struct RelayArgs {
-    /// What to send where and how; without it, operations the file knows, at their own endpoints
+    /// What to send where and how, as below; without it, operations the file knows, at the
+    /// endpoints that their intents name
     #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
+    pub config: Option<String>,
     /// Threads that send
     #[arg(long)]
     pub workers: Option<usize>,

@@ -36,10 +36,16 @@ impl Plan {
             plan.default = Some(Operation::new(downstream, http_of_flags(args)?));
         }
         if plan.operations.is_empty() && plan.default.is_none() {
-            return Err(Failure::usage(
-                "there is no operation to send: give --config FILE, or --downstream deduplicates \
-                 or unprotected",
-            ));
+            return Err(match &plan.source {
+                Some(source) => source.fail(
+                    &[],
+                    "names no operation: add a table [operations.NAME], or [default] for all",
+                ),
+                None => Failure::usage(
+                    "there is no operation to send: give --config FILE, or --downstream \
+                     deduplicates or unprotected",
+                ),
+            });
         }
         Ok(plan)
     }
@@ -225,6 +231,18 @@ fn operation(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Res
     if let Some(rate) = table.rate {
         operation = operation.rate(rate.0, rate.1);
     }
+    if let Some(budget) = table.max_per {
+        operation = operation.max_per(budget.0, budget.1);
+    }
+    if let Some(budget) = table.max_cost {
+        operation = operation.max_cost(budget.0.into(), budget.1);
+    }
+    if let Some(budget) = table.max_per_tenant {
+        operation = operation.max_per_tenant(budget.0, budget.1);
+    }
+    if let Some(budget) = table.max_cost_per_tenant {
+        operation = operation.max_cost_per_tenant(budget.0.into(), budget.1);
+    }
     if let Some(provider) = &table.provider {
         operation = operation.provider(provider);
     }
@@ -237,10 +255,11 @@ fn operation(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Res
     if table.weaken_stored_contract {
         operation = operation.weaken_stored_contract();
     }
-    Ok(operation.on_dead(match table.on_dead {
-        Some(DeadWord::Continue) => OnDead::Continue,
-        Some(DeadWord::Block) | None => OnDead::Block,
-    }))
+    Ok(match table.on_dead {
+        Some(DeadWord::Continue) => operation.on_dead(OnDead::Continue),
+        Some(DeadWord::Block) => operation.on_dead(OnDead::Block),
+        None => operation,
+    })
 }
 
 fn http(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<Http> {
@@ -332,12 +351,14 @@ fn headers(place: &Place<'_>, value: Option<&toml::Value>) -> Result<Vec<(String
     Ok(headers)
 }
 
-/// Replaces each `${VAR}` by the environment's value.
+/// Replaces each `${VAR}` by the environment's value. A bare `$VAR` is refused: sent as it
+/// stands, it would be a wrong credential that the downstream answers with 401.
 fn with_variables(text: &str) -> std::result::Result<String, String> {
     let mut filled = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("${") {
         let (name, tail) = after.split_once('}').ok_or("has a ${ without its }")?;
+        refuse_bare_variable(before)?;
         filled.push_str(before);
         match std::env::var(name) {
             Ok(value) => filled.push_str(&value),
@@ -350,6 +371,29 @@ fn with_variables(text: &str) -> std::result::Result<String, String> {
         }
         rest = tail;
     }
+    refuse_bare_variable(rest)?;
     filled.push_str(rest);
     Ok(filled)
+}
+
+fn refuse_bare_variable(text: &str) -> std::result::Result<(), String> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    for (at, _) in text.match_indices('$') {
+        let rest = &text[at + 1..];
+        if !rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+            continue;
+        }
+        let name = &rest[..rest.find(|c| !is_name(c)).unwrap_or(rest.len())];
+        // Repeated only where it is a word by itself that looks like a variable: anything else
+        // may be a piece of a password.
+        let is_word = text[..at].chars().next_back().is_none_or(char::is_whitespace)
+            && rest[name.len()..].chars().next().is_none_or(char::is_whitespace)
+            && !name.contains(|c: char| c.is_ascii_lowercase());
+        let shown = if is_word { name } else { "NAME" };
+        return Err(format!(
+            "a variable is written ${{{shown}}}; a value with a $ of its own must come from a \
+             variable"
+        ));
+    }
+    Ok(())
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::json;
+use sqlite_outbox::rusqlite::{self, Connection, OpenFlags};
 use sqlite_outbox::{
     Backoff, Downstream, Entry, Event, Http, Intent, Jitter, Operation, Outbox, Relay, Status,
     Timeouts,
@@ -16,7 +17,8 @@ use crate::demo_downstream::{Ledger, Mood, PaymentService};
 use crate::failure::{FAILED, Failure, Result};
 use crate::output::{Out, count, escape, table};
 
-const OPERATION: &str = "demo.charge";
+const CHARGE: &str = "demo.charge";
+const MAIL: &str = "demo.mail";
 const ORDERS: i64 = 12;
 
 /// Far longer than the demo takes on any machine that works.
@@ -41,9 +43,40 @@ pub fn run(out: Out, db: Option<&str>) -> Result<()> {
         (Some(folder), _) => folder.0.join("demo.db"),
         (None, db) => PathBuf::from(db.unwrap_or_default()),
     };
+    if folder.is_none() {
+        refuse_application(&path)?;
+    }
     let lines = story(out, &path)?;
     let is_given = folder.is_none();
     conclude(out, &lines, is_given.then_some(path.as_path()))
+}
+
+/// An application's file is no place for invented orders, and an intent cannot be deleted.
+fn refuse_application(path: &Path) -> Result<()> {
+    // A file that is not there, or is no database, is explained where it is opened to be used.
+    let Ok(tables) = foreign_tables(path) else { return Ok(()) };
+    if tables.is_empty() {
+        return Ok(());
+    }
+    let path = path.display();
+    let shown = tables.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
+    let more = if tables.len() > 3 { ", …" } else { "" };
+    Err(Failure::refused(format!(
+        "--db: {path} belongs to an application: it has other tables than the demo's ({shown}{more}); \
+         name a new file, or none"
+    )))
+}
+
+fn foreign_tables(path: &Path) -> rusqlite::Result<Vec<String>> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags)?;
+    let mut statement = conn.prepare(
+        "SELECT name FROM sqlite_schema
+         WHERE type = 'table' AND name NOT IN ('demo_orders', 'outbox')
+           AND name NOT GLOB 'outbox_*' AND name NOT GLOB 'sqlite_*'
+         ORDER BY name",
+    )?;
+    statement.query_map([], |row| row.get(0))?.collect()
 }
 
 fn story(out: Out, path: &Path) -> Result<Vec<Line>> {
@@ -54,12 +87,13 @@ fn story(out: Out, path: &Path) -> Result<Vec<Line>> {
     if !out.is_json() {
         out.line(format_args!(
             "An app takes {ORDERS} orders. Each order and the intent to charge for it are committed\n\
-             in one transaction, so that neither can exist without the other.\n"
+             in one transaction, so that neither can exist without the other. The last one also gets\n\
+             a mail, by a service that does not know a repeated request from a new one.\n"
         ))?;
     }
     let intents = take_orders(&outbox)?;
     if !out.is_json() {
-        out.line("A relay sends the intents to a payment service that fails on purpose:\n")?;
+        out.line("A relay sends the intents to services that fail on purpose:\n")?;
     }
     let (relay, events) = relay(&outbox, &service)?;
     let handle = relay.start()?;
@@ -82,9 +116,13 @@ fn take_orders(outbox: &Outbox) -> Result<Vec<i64>> {
             let amount = 1000 + 250 * place;
             tx.execute("INSERT INTO demo_orders (amount) VALUES (?1)", [amount]).map_err(sql)?;
             let order = tx.last_insert_rowid();
-            let intent = Intent::new(OPERATION, format!("order-{order}"))
+            let charge = Intent::new(CHARGE, format!("order-{order}"))
                 .args(json!({ "order": order, "amount": amount, "currency": "eur" }));
-            ids.push(outbox.enqueue(tx, &intent)?.id());
+            ids.push(outbox.enqueue(tx, &charge)?.id());
+            if place == ORDERS {
+                let mail = Intent::new(MAIL, format!("mail-{order}")).args(json!({ "order": order }));
+                ids.push(outbox.enqueue(tx, &mail)?.id());
+            }
         }
         Ok(ids)
     })
@@ -94,7 +132,7 @@ fn relay(outbox: &Outbox, service: &PaymentService) -> Result<(Relay, Receiver<E
     let moment = Duration::from_secs(2);
     let timeouts =
         Timeouts { resolve: moment, connect: moment, send: moment, response: moment, body: moment };
-    let http = Http::new().endpoint(&service.endpoint())?.timeouts(timeouts);
+    let http = || Ok::<_, Failure>(Http::new().endpoint(&service.endpoint())?.timeouts(timeouts));
     let backoff = Backoff::Exponential {
         base: Duration::from_millis(80),
         cap: Duration::from_millis(400),
@@ -104,9 +142,10 @@ fn relay(outbox: &Outbox, service: &PaymentService) -> Result<(Relay, Receiver<E
     let (sender, events) = mpsc::channel();
     let relay = Relay::builder(outbox)
         .operation(
-            OPERATION,
-            Operation::new(Downstream::DeduplicatesByKey { window }, http).backoff(backoff),
+            CHARGE,
+            Operation::new(Downstream::DeduplicatesByKey { window }, http()?).backoff(backoff),
         )
+        .operation(MAIL, Operation::new(Downstream::Unprotected, http()?))
         .observe(move |event| {
             let _ = sender.send(event.clone());
         })
@@ -135,12 +174,10 @@ fn wait_until_decided(outbox: &Outbox, ids: &[i64], events: &Receiver<Event>) ->
 fn line(outbox: &Outbox, service: &PaymentService, id: i64) -> Result<Line> {
     let missing = || Failure::failed(format!("intent {id} has disappeared"));
     let entry: Entry = outbox.entry(id)?.ok_or_else(missing)?;
-    let order = entry.entity_id.rsplit('-').next().and_then(|number| number.parse().ok());
-    let order = order.unwrap_or(0);
-    let Ledger { requests, effects, repeats, .. } = service.ledger(order);
+    let Ledger { requests, effects, repeats, .. } = service.ledger(&entry.entity_id);
     Ok(Line {
         id,
-        service: Mood::of(order).describe(),
+        service: Mood::of(&entry.entity_id).describe(),
         status: entry.status.as_str(),
         attempts: entry.attempts,
         requests,
@@ -152,7 +189,11 @@ fn line(outbox: &Outbox, service: &PaymentService, id: i64) -> Result<Line> {
 
 fn conclude(out: Out, lines: &[Line], file: Option<&Path>) -> Result<()> {
     let succeeded = || lines.iter().filter(|line| line.status == Status::Succeeded.as_str());
-    let wrong: Vec<&Line> = succeeded().filter(|line| line.effects != 1).collect();
+    let unknown = || lines.iter().filter(|line| line.status == Status::Unknown.as_str());
+    let wrong: Vec<&Line> = succeeded()
+        .filter(|line| line.effects != 1)
+        .chain(unknown().filter(|line| line.effects > 1))
+        .collect();
     let requests: usize = lines.iter().map(|line| line.requests).sum();
     let effects: usize = lines.iter().map(|line| line.effects).sum();
     let repeats: usize = lines.iter().map(|line| line.repeats).sum();
@@ -161,6 +202,7 @@ fn conclude(out: Out, lines: &[Line], file: Option<&Path>) -> Result<()> {
         out.json(&json!({
             "intents": lines.len(),
             "succeeded": succeeded().count(),
+            "unknown": unknown().count(),
             "requests": requests,
             "effects": effects,
             "repeats": repeats,
@@ -175,8 +217,9 @@ fn conclude(out: Out, lines: &[Line], file: Option<&Path>) -> Result<()> {
         ))?;
         if wrong.is_empty() {
             out.line(format_args!(
-                "One effect per intent: {} succeeded, {effects} charges were made, none twice.",
-                succeeded().count()
+                "One effect per intent: {} succeeded, {} charges were made, none twice.",
+                succeeded().count(),
+                succeeded().map(|line| line.effects).sum::<usize>()
             ))?;
         }
         if let Some(dead) = lines.iter().find(|line| line.status == Status::Dead.as_str()) {
@@ -185,21 +228,26 @@ fn conclude(out: Out, lines: &[Line], file: Option<&Path>) -> Result<()> {
                 dead.id
             ))?;
         }
+        if let Some(unknown) = unknown().next() {
+            out.line(format_args!(
+                "The mail may have gone out, and a second request would be a second mail: intent {}\n\
+                 is unknown. It is not sent again and not called failed; a person asks the service.",
+                unknown.id
+            ))?;
+        }
         if let Some(file) = file {
             out.line(look_further(file, lines))?;
         }
     }
     for line in &wrong {
         let Line { id, effects, .. } = line;
-        crate::output::note(format_args!(
-            "error: intent {id} succeeded, but has {effects} effects"
-        ));
+        crate::output::note(format_args!("error: intent {id} has {effects} effects"));
     }
     if wrong.is_empty() { Ok(()) } else { Err(Failure::quiet(FAILED)) }
 }
 
 fn as_table(lines: &[Line]) -> String {
-    let mut table = table(&["ID", "ORDER", "THE SERVICE", "REQUESTS", "EFFECTS", "STATUS"]);
+    let mut table = table(&["ID", "ENTITY", "THE SERVICE", "REQUESTS", "EFFECTS", "STATUS"]);
     for line in lines {
         table.add_row([
             line.id.to_string(),

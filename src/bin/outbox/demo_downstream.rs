@@ -1,8 +1,8 @@
 //! A payment service on loopback that fails on purpose, for the demo.
 //!
 //! It charges once per idempotency key and answers a repeat with the first answer, as providers
-//! that take such a key do. What goes wrong is told by the order's number, so that every run of
-//! the demo has the same story.
+//! that take such a key do. Its mails know no key: each request is another mail. What goes wrong
+//! is told by the order's number, so that every run of the demo has the same story.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -24,12 +24,17 @@ pub enum Mood {
     SaysOnce(u16),
     /// Refuses for good.
     Refuses,
+    /// Sends a mail for every request, then closes the connection without an answer.
+    SendsInSilence,
 }
 
 impl Mood {
     /// The story repeats after twelve orders.
-    pub fn of(order: i64) -> Self {
-        match order % 12 {
+    pub fn of(entity: &str) -> Self {
+        if entity.starts_with("mail-") {
+            return Self::SendsInSilence;
+        }
+        match number(entity) % 12 {
             2 => Self::LosesAnswers(1),
             4 => Self::SaysOnce(503),
             5 => Self::ChargesAndFails,
@@ -51,12 +56,18 @@ impl Mood {
             Self::SaysOnce(429) => "answered 429: slow down".into(),
             Self::SaysOnce(status) => format!("answered {status}"),
             Self::Refuses => "answered 400: card refused".into(),
+            Self::SendsInSilence => "sent a mail, but its answer was lost".into(),
         }
     }
 }
 
-/// What the service has seen and done for one order. The keys decide whether it charges, the
-/// order is what counts: a second key for one order would be a second charge.
+/// The number at the end of an entity's id.
+fn number(entity: &str) -> i64 {
+    entity.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// What the service has seen and done for one order or mail. The keys decide whether it charges,
+/// the entity is what counts: a second key for one order would be a second charge.
 #[derive(Debug, Clone, Default)]
 pub struct Ledger {
     pub requests: usize,
@@ -74,7 +85,7 @@ pub struct PaymentService {
 
 #[derive(Default)]
 struct Shared {
-    ledgers: Mutex<HashMap<i64, Ledger>>,
+    ledgers: Mutex<HashMap<String, Ledger>>,
     stopped: std::sync::atomic::AtomicBool,
 }
 
@@ -99,13 +110,13 @@ impl PaymentService {
         Ok(Self { port, shared })
     }
 
-    /// Where orders are charged; the order stands in the path.
+    /// Where orders are charged and mails are sent; the entity stands in the path.
     pub fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}/charges/{{entity_id}}", self.port)
+        format!("http://127.0.0.1:{}/{{entity_id}}", self.port)
     }
 
-    pub fn ledger(&self, order: i64) -> Ledger {
-        self.shared.ledgers().get(&order).cloned().unwrap_or_default()
+    pub fn ledger(&self, entity: &str) -> Ledger {
+        self.shared.ledgers().get(entity).cloned().unwrap_or_default()
     }
 }
 
@@ -118,7 +129,7 @@ impl Drop for PaymentService {
 }
 
 impl Shared {
-    fn ledgers(&self) -> MutexGuard<'_, HashMap<i64, Ledger>> {
+    fn ledgers(&self) -> MutexGuard<'_, HashMap<String, Ledger>> {
         self.ledgers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -127,9 +138,9 @@ impl Shared {
     }
 
     /// Charges unless this key was charged before, and says what to answer; `None` is silence.
-    fn handle(&self, order: i64, key: &str) -> Option<(u16, String)> {
+    fn handle(&self, entity: &str, key: &str) -> Option<(u16, String)> {
         let mut ledgers = self.ledgers();
-        let ledger = ledgers.entry(order).or_default();
+        let ledger = ledgers.entry(entity.to_owned()).or_default();
         ledger.requests += 1;
         let request = ledger.requests;
         let mut charge = || {
@@ -138,9 +149,13 @@ impl Shared {
             } else {
                 ledger.repeats += 1;
             }
-            (201, format!(r#"{{"id":"ch_{order}"}}"#))
+            (201, format!(r#"{{"id":"ch_{}"}}"#, number(entity)))
         };
-        match Mood::of(order) {
+        match Mood::of(entity) {
+            Mood::SendsInSilence => {
+                ledger.effects += 1;
+                None
+            }
             Mood::Refuses => Some((400, r#"{"error":"card refused"}"#.into())),
             Mood::SaysOnce(status) if request == 1 => Some((status, "{}".into())),
             Mood::HangsUp if request == 1 => None,
@@ -161,8 +176,8 @@ fn serve(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream);
-    while let Some((order, key)) = read_request(&mut reader)? {
-        let Some((status, body)) = shared.handle(order, &key) else { return Ok(()) };
+    while let Some((entity, key)) = read_request(&mut reader)? {
+        let Some((status, body)) = shared.handle(&entity, &key) else { return Ok(()) };
         let head = format!(
             "HTTP/1.1 {status} Demo\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             body.len()
@@ -173,14 +188,14 @@ fn serve(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The order's number from the path, and the key.
-fn read_request(reader: &mut BufReader<&TcpStream>) -> std::io::Result<Option<(i64, String)>> {
+/// The entity from the path, and the key.
+fn read_request(reader: &mut BufReader<&TcpStream>) -> std::io::Result<Option<(String, String)>> {
     let mut line = String::new();
     if reader.read_line(&mut line)? == 0 {
         return Ok(None);
     }
     let path = line.split(' ').nth(1).unwrap_or_default();
-    let order = path.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or(0);
+    let entity = path.trim_start_matches('/').to_owned();
     let (mut key, mut length) = (String::new(), 0_u64);
     loop {
         let mut line = String::new();
@@ -193,5 +208,5 @@ fn read_request(reader: &mut BufReader<&TcpStream>) -> std::io::Result<Option<(i
         }
     }
     std::io::copy(&mut reader.by_ref().take(length), &mut std::io::sink())?;
-    Ok(Some((order, key)))
+    Ok(Some((entity, key)))
 }

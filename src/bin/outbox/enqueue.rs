@@ -27,7 +27,23 @@ pub fn run(out: Out, open: &dyn Fn() -> Result<Outbox>, args: &EnqueueArgs) -> R
     let enqueued = outbox
         .transact(|tx| outbox.enqueue(tx, &intent))
         .map_err(|error| named_by_flag(error, args))?;
+    warn_of_credentials(&args.header);
     report(out, &enqueued)
+}
+
+/// Headers that carry credentials wherever they are used.
+const CREDENTIALS: [&str; 4] = ["authorization", "proxy-authorization", "cookie", "x-api-key"];
+
+fn warn_of_credentials(headers: &[String]) {
+    let names = headers.iter().filter_map(|header| header.split_once('=')).map(|(name, _)| name);
+    for name in names {
+        if CREDENTIALS.iter().any(|credential| name.eq_ignore_ascii_case(credential)) {
+            note(format_args!(
+                "warning: --header {name}: a stored header is plain text in the file and in its \
+                 backups; credentials belong into relay.toml, which takes them from the environment"
+            ));
+        }
+    }
 }
 
 fn intent(args: &EnqueueArgs) -> Result<Intent> {
@@ -68,6 +84,7 @@ fn intent(args: &EnqueueArgs) -> Result<Intent> {
     if let Some(delay) = args.delay {
         intent = intent.delay(delay);
     }
+    intent = intent.cost(args.cost);
     if let Some(expires_in) = args.expires_in {
         intent = intent.expires_in(expires_in);
     }

@@ -45,6 +45,7 @@ pub fn parse_status(text: &str) -> std::result::Result<Status, String> {
 /// A text given directly, as `@FILE`, or as `-` for standard input; byte for byte.
 pub fn text(flag: &str, given: &str) -> Result<String> {
     let (from, bytes) = match given.strip_prefix('@') {
+        Some("") => return Err(Failure::usage(format!("{flag}: @ must be followed by a file"))),
         Some(path) => {
             let fail = |error| Failure::usage(format!("{flag}: {path}: {error}"));
             let file = File::open(path).map_err(fail)?;

@@ -1,17 +1,17 @@
-//! `outbox list` and `outbox show`: what is there, and what became of it.
+//! `outbox list`: what is there.
 
-use std::fmt::Write as _;
+use std::io::IsTerminal;
 
 use serde::Serialize;
-use sqlite_outbox::{AuditEvent, Clock, Entry, Filter, Outbox, Receipt, Status, SystemClock};
+use sqlite_outbox::{Clock, Entry, Filter, Outbox, Status, SystemClock};
 
-use crate::args::{FilterArgs, ListArgs, ShowArgs};
-use crate::failure::{Failure, Result};
-use crate::output::{Out, distance, escape, note, shorten, table, time, time_or_dash};
+use crate::args::{FilterArgs, ListArgs};
+use crate::failure::Result;
+use crate::output::{Out, distance, escape, note, shorten, table};
 
 /// The columns of `outbox_status`, in their order.
 #[derive(Serialize)]
-struct Row<'a> {
+pub struct Row<'a> {
     id: i64,
     tenant_id: &'a str,
     operation: &'a str,
@@ -57,73 +57,6 @@ impl<'a> From<&'a Entry> for Row<'a> {
     }
 }
 
-#[derive(Serialize)]
-struct Story<'a> {
-    #[serde(flatten)]
-    row: Row<'a>,
-    receipt: Option<Proof<'a>>,
-    events: Vec<Move<'a>>,
-}
-
-#[derive(Serialize)]
-struct Proof<'a> {
-    downstream_id: Option<&'a str>,
-    status: Option<u16>,
-    headers: serde_json::Map<String, serde_json::Value>,
-    body: Option<&'a str>,
-    truncated: bool,
-}
-
-impl<'a> From<&'a Receipt> for Proof<'a> {
-    fn from(receipt: &'a Receipt) -> Self {
-        let headers =
-            receipt.headers.iter().map(|(name, value)| (name.clone(), value.as_str().into()));
-        Self {
-            downstream_id: receipt.downstream_id.as_deref(),
-            status: receipt.status,
-            headers: headers.collect(),
-            body: receipt.body.as_deref(),
-            truncated: receipt.truncated,
-        }
-    }
-}
-
-/// One line of the audit trail, under the names of `outbox_event`'s columns.
-#[derive(Serialize)]
-struct Move<'a> {
-    seq: i64,
-    at: i64,
-    kind: &'a str,
-    from_status: &'a str,
-    status: &'a str,
-    attempt: u32,
-    claimed_at: Option<i64>,
-    token: Option<i64>,
-    actor: Option<&'a str>,
-    error_class: Option<&'a str>,
-    reason: Option<&'a str>,
-    downstream_id: Option<&'a str>,
-}
-
-impl<'a> From<&'a AuditEvent> for Move<'a> {
-    fn from(event: &'a AuditEvent) -> Self {
-        Self {
-            seq: event.seq,
-            at: event.at,
-            kind: &event.kind,
-            from_status: &event.from_status,
-            status: &event.status,
-            attempt: event.attempt,
-            claimed_at: event.claimed_at,
-            token: event.token,
-            actor: event.actor.as_deref(),
-            error_class: event.error_class.as_deref(),
-            reason: event.reason.as_deref(),
-            downstream_id: event.downstream_id.as_deref(),
-        }
-    }
-}
-
 pub fn filter(args: &FilterArgs) -> Filter {
     Filter {
         status: args.status,
@@ -158,7 +91,7 @@ pub fn list(out: Out, outbox: &Outbox, args: &ListArgs, show_secrets: bool) -> R
 }
 
 /// Leaves scheme, host and port of an endpoint: what is behind them can be a credential.
-fn hide_path(entry: &mut Entry) {
+pub fn hide_path(entry: &mut Entry) {
     let Some(endpoint) = &mut entry.endpoint else { return };
     let host = endpoint.find("://").map_or(0, |at| at + 3);
     let end = endpoint[host..].find(['/', '?', '#']).map(|at| host + at);
@@ -177,19 +110,25 @@ fn as_table(entries: &[Entry]) -> String {
     }
     let mut table = table(&head);
     let now = SystemClock.now();
+    // Only a screen has an edge; what is piped or written to a file is kept whole.
+    let is_screen = std::io::stdout().is_terminal();
+    let fit = |text: &str, max| {
+        let text = escape(text);
+        if is_screen { shorten(&text, max) } else { text }
+    };
     for entry in entries {
         let mut row = vec![
             entry.id.to_string(),
             entry.status.to_string(),
-            shorten(&escape(&entry.operation), 40),
-            shorten(&escape(&entry.entity_id), 40),
+            fit(&entry.operation, 40),
+            fit(&entry.entity_id, 40),
             entry.intent_version.to_string(),
             entry.attempts.to_string(),
             when(entry, now),
-            shorten(&escape(remark(entry)), 60),
+            fit(remark(entry), 60),
         ];
         if with_tenant {
-            row.insert(2, shorten(&escape(&entry.tenant_id), 24));
+            row.insert(2, fit(&entry.tenant_id, 24));
         }
         table.add_row(row);
     }
@@ -213,112 +152,4 @@ fn remark(entry: &Entry) -> &str {
         return "not registered";
     }
     entry.last_error.as_deref().or(entry.downstream_id.as_deref()).unwrap_or("")
-}
-
-pub fn show(out: Out, outbox: &Outbox, args: &ShowArgs, show_secrets: bool) -> Result<()> {
-    let Some(mut entry) = find(outbox, args)? else {
-        return Err(Failure::refused(format!("there is no intent {}", args.which)));
-    };
-    if !show_secrets {
-        hide_path(&mut entry);
-    }
-    let events = outbox.audit(entry.id)?;
-    if out.is_json() {
-        return out.json(&Story {
-            row: Row::from(&entry),
-            receipt: entry.receipt.as_ref().map(Proof::from),
-            events: events.iter().map(Move::from).collect(),
-        });
-    }
-    out.line(facts(&entry))?;
-    if let Some(receipt) = &entry.receipt {
-        out.line(proof(receipt))?;
-    }
-    out.line(story(&entry, &events))
-}
-
-/// A number is an id first, because ids are what lists show; a tenant makes it a key.
-fn find(outbox: &Outbox, args: &ShowArgs) -> Result<Option<Entry>> {
-    if let (None, Ok(id)) = (&args.tenant, args.which.parse())
-        && let Some(entry) = outbox.entry(id)?
-    {
-        return Ok(Some(entry));
-    }
-    Ok(outbox.entry_by_key(args.tenant.as_deref().unwrap_or(""), &args.which)?)
-}
-
-fn facts(entry: &Entry) -> String {
-    let mut lines = vec![format!("intent {} is {}\n", entry.id, entry.status)];
-    let mut add = |name: &str, value: Option<&str>| {
-        if let Some(value) = value.filter(|value| !value.is_empty()) {
-            lines.push(format!("  {name:<14}{}", escape(value)));
-        }
-    };
-    add("operation", Some(&entry.operation));
-    add("entity", Some(&entry.entity_id));
-    add("version", Some(&entry.intent_version.to_string()));
-    add("tenant", Some(&entry.tenant_id));
-    add("key", Some(&entry.idempotency_key));
-    add("endpoint", entry.endpoint.as_deref());
-    add("ordering key", entry.ordering_key.as_deref());
-    add("created", Some(&time(entry.created_at)));
-    add("attempts", Some(&entry.attempts.to_string()));
-    add("next attempt", entry.next_attempt_at.map(time).as_deref());
-    add("held by", entry.locked_by.as_deref());
-    add("held until", entry.locked_until.map(time).as_deref());
-    add("last error", entry.last_error.as_deref());
-    add("finished", entry.finished_at.map(time).as_deref());
-    add("downstream id", entry.downstream_id.as_deref());
-    lines.join("\n")
-}
-
-fn proof(receipt: &Receipt) -> String {
-    let mut text = "\nreceipt".to_owned();
-    if let Some(status) = receipt.status {
-        let _ = write!(text, "\n  {:<14}{status}", "answer");
-    }
-    for (name, value) in &receipt.headers {
-        let _ = write!(text, "\n  {:<14}{}", escape(name), escape(value));
-    }
-    if let Some(body) = &receipt.body {
-        let more = if receipt.truncated { " (not all of it)" } else { "" };
-        let _ = write!(text, "\n  {:<14}{}{more}", "body", shorten(&escape(body), 400));
-    }
-    text
-}
-
-fn story(entry: &Entry, events: &[AuditEvent]) -> String {
-    let mut lines = vec!["\nwhat happened".to_owned()];
-    lines.push(format!("  {}  enqueued", time(entry.created_at)));
-    for event in events {
-        let mut line = format!("  {}  {}", time(event.at), escape(&event.kind));
-        match (event.kind.as_str(), event.attempt) {
-            ("attempt", 0) => line.push_str(" (not counted)"),
-            ("attempt", number) => {
-                let _ = write!(line, " {number}");
-            }
-            _ => {}
-        }
-        let _ = write!(line, ": {} -> {}", escape(&event.from_status), escape(&event.status));
-        if let Some(actor) = &event.actor {
-            let _ = write!(line, ", by {}", escape(actor));
-        }
-        lines.push(line);
-        let why = [event.error_class.as_deref(), event.reason.as_deref()];
-        let why: Vec<String> = why.into_iter().flatten().map(escape).collect();
-        if !why.is_empty() {
-            lines.push(format!("{:28}{}", "", why.join(": ")));
-        }
-        if let Some(id) = &event.downstream_id {
-            lines.push(format!("{:28}downstream id {}", "", escape(id)));
-        }
-    }
-    if !entry.status.is_settled() {
-        lines.push(format!(
-            "  now it is {}, next attempt {}",
-            entry.status,
-            time_or_dash(entry.next_attempt_at)
-        ));
-    }
-    lines.join("\n")
 }

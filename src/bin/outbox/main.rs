@@ -18,8 +18,11 @@ mod output;
 mod relay;
 mod relay_toml;
 mod run;
+mod show;
 mod stats;
+mod stored;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::parser::ValueSource;
@@ -39,7 +42,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.text.is_empty() {
-                eprintln!("error: {}", escape(&failure.text));
+                // Where nobody listens the exit code still says it.
+                let _ = writeln!(std::io::stderr(), "error: {}", escape(&failure.text));
             }
             ExitCode::from(failure.code)
         }
@@ -62,7 +66,7 @@ fn dispatch(cli: Cli, is_db_named: bool) -> Result<()> {
         Command::Enqueue(args) => enqueue::run(out, &open, &args),
         Command::Relay(args) => relay::run(out, &open()?, &args),
         Command::List(args) => inspect::list(out, &open()?, &args, cli.show_secrets),
-        Command::Show(args) => inspect::show(out, &open()?, &args, cli.show_secrets),
+        Command::Show(args) => show::show(out, &open()?, &args, cli.show_secrets),
         Command::Replay(args) => operate::replay(out, &open()?, &args),
         Command::Cancel(args) => operate::cancel(out, &open()?, &args),
         Command::Stats => stats::run(out, &open()?),

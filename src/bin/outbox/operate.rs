@@ -66,17 +66,20 @@ fn each(
     act: impl Fn(i64) -> sqlite_outbox::Result<()>,
 ) -> Result<()> {
     let mut is_any_refused = false;
+    // Whoever reads may have gone away; what was asked for is done all the same.
+    let mut said = Ok(());
     for &id in ids {
-        match act(id) {
-            Ok(()) => out.done(id, outcome)?,
+        let told = match act(id) {
+            Ok(()) => out.done(id, outcome),
             Err(error) if matches!(error.kind(), ErrorKind::Refused | ErrorKind::NotFound) => {
                 is_any_refused = true;
-                out.refused("error", id, &error.to_string())?;
+                out.refused("error", id, &error.to_string())
             }
             Err(error) => return Err(error.into()),
-        }
+        };
+        said = said.and(told);
     }
-    if is_any_refused { Err(Failure::quiet(REFUSED)) } else { Ok(()) }
+    if is_any_refused { Err(Failure::quiet(REFUSED)) } else { said }
 }
 
 fn replay_many(out: Out, outbox: &Outbox, args: &ReplayArgs, actor: &str) -> Result<()> {
@@ -88,16 +91,18 @@ fn replay_many(out: Out, outbox: &Outbox, args: &ReplayArgs, actor: &str) -> Res
     filter.limit = args.limit;
     let reason = args.reason.as_deref();
     let plan = outbox.replay_all(&filter, actor, reason, true)?;
-    out.say(format_args!(
+    // Whoever reads may have gone away; what was asked for is done all the same.
+    let said = out.say(format_args!(
         "{} can be replayed, {} refused",
         count(plan.replayed.len(), "intent"),
         plan.refused.len()
-    ))?;
+    ));
     let (outcome, report) = if args.dry_run {
         ("would be replayed", plan)
     } else {
         ("replayed", outbox.replay_all(&filter, actor, reason, false)?)
     };
+    said?;
     report.replayed.iter().try_for_each(|&id| out.done(id, outcome))?;
     report.refused.iter().try_for_each(|(id, reason)| out.refused("refused", *id, reason))
 }

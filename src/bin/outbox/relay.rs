@@ -7,24 +7,27 @@ use crate::args::RelayArgs;
 use crate::config::Plan;
 use crate::failure::Result;
 use crate::output::{Out, escape, note};
-use crate::run;
+use crate::run::{self, StopSignal, Totals};
 
 pub fn run(out: Out, outbox: &Outbox, args: &RelayArgs) -> Result<()> {
     // First of all: a signal that comes while the relay is being built must not kill it later.
-    let signals = run::watch_signals()?;
+    let signal = StopSignal::watch()?;
     let plan = Plan::new(outbox, args)?;
-    let mut builder = plan.apply(Relay::builder(outbox), args).observe(log_event);
+    let totals = Totals::new(&signal);
     let bar = args.drain.then(|| progress(outbox)).transpose()?;
-    if let Some(bar) = bar.clone() {
-        builder = builder.observe(move |event| {
-            if event.kind == EventKind::Attempt {
-                bar.inc(1);
-            }
-        });
-    }
+    let builder = plan.apply(Relay::builder(outbox), args);
+    let (counted, drawn) = (totals.clone(), bar.clone());
+    let builder = builder.observe(move |event| {
+        counted.count(event);
+        let Some(bar) = &drawn else { return log_event(event) };
+        bar.suspend(|| log_event(event));
+        if event.kind == EventKind::Attempt {
+            bar.inc(1);
+        }
+    });
     let relay = builder.build().map_err(|error| plan.explain(error, args))?;
     if let Some(bar) = bar {
-        let report = run::drain(&relay, &signals);
+        let report = run::drain(&relay, &signal);
         bar.finish_and_clear();
         return run::report_drain(out, &report?);
     }
@@ -34,22 +37,28 @@ pub fn run(out: Out, outbox: &Outbox, args: &RelayArgs) -> Result<()> {
         escape(outbox.path()),
         escape(&plan.summary())
     ));
-    run::until_stopped(out, handle, &signals, args.grace)
+    run::until_stopped(out, handle, &signal, &totals, args.grace)
 }
 
+/// What a person must see to is a warning, and so is logged unasked.
 fn log_event(event: &Event) {
-    log::info!(
+    let level = match event.to {
+        Status::Dead | Status::Unknown | Status::NeedsReview => log::Level::Warn,
+        _ => log::Level::Info,
+    };
+    if !log::log_enabled!(level) {
+        return;
+    }
+    let class = event.error_class.as_deref();
+    log::log!(
+        level,
         "intent {} ({}): {}, {} -> {}{}",
         event.id,
         escape(&event.operation),
         event.kind.as_str(),
         event.from,
         event.to,
-        event
-            .error_class
-            .as_deref()
-            .map(|class| format!(", {}", escape(class)))
-            .unwrap_or_default()
+        class.map(|class| format!(", {}", escape(class))).unwrap_or_default()
     );
 }
 

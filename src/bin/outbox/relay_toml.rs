@@ -1,7 +1,6 @@
 //! What may stand in `relay.toml`, and where in it something is wrong.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
@@ -48,6 +47,10 @@ pub struct OperationTable {
     pub max_in_flight: Option<usize>,
     pub breaker_after: Option<u32>,
     pub rate: Option<RateWord>,
+    pub max_per: Option<RateWord>,
+    pub max_cost: Option<RateWord>,
+    pub max_per_tenant: Option<RateWord>,
+    pub max_cost_per_tenant: Option<RateWord>,
     pub owner: Option<String>,
     pub key_recipe: Option<String>,
     pub on_dead: Option<DeadWord>,
@@ -159,7 +162,7 @@ impl<'de> Deserialize<'de> for RateWord {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let wrong = || {
-            let why = "is not a rate such as 20/s, 100/m, 1000/h or 5/100ms";
+            let why = "is not a rate such as 20/s, 100/1h, 5000/24h or 5/100ms";
             serde::de::Error::custom(format!("{text:?} {why}"))
         };
         Self::parse(&text).ok_or_else(wrong)
@@ -186,11 +189,13 @@ pub struct Source {
 }
 
 impl Source {
-    pub fn read(path: &Path) -> Result<Self> {
-        let name = path.display().to_string();
+    pub fn read(path: &str) -> Result<Self> {
+        if path.is_empty() {
+            return Err(Failure::usage("--config: must name a file"));
+        }
         match std::fs::read_to_string(path) {
-            Ok(text) => Ok(Self { name, text }),
-            Err(error) => Err(Failure::usage(format!("--config: {name}: {error}"))),
+            Ok(text) => Ok(Self { name: path.to_owned(), text }),
+            Err(error) => Err(Failure::usage(format!("--config: {path}: {error}"))),
         }
     }
 
@@ -212,6 +217,7 @@ impl Source {
         let shown = shown.join(".");
         match self.line_of(path) {
             Some(line) => Failure::usage(format!("{}: line {line}: {shown}: {reason}", self.name)),
+            None if shown.is_empty() => Failure::usage(format!("{}: {reason}", self.name)),
             None => Failure::usage(format!("{}: {shown}: {reason}", self.name)),
         }
     }

@@ -1,13 +1,15 @@
 //! Running a relay until it is done or told to stop.
 
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use sqlite_outbox::{DrainReport, Relay, RelayHandle};
+use sqlite_outbox::{DrainReport, Event, EventKind, Relay, RelayHandle, Status};
 
 use crate::failure::{Failure, Result};
 use crate::output::{Out, count, note};
@@ -16,20 +18,76 @@ use crate::output::{Out, count, note};
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Hears of the first signal that asks to stop; a second one ends the process at once.
-pub fn watch_signals() -> Result<Receiver<()>> {
-    let fail = |error| Failure::failed(format!("signals cannot be watched: {error}"));
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(fail)?;
-    let (sender, receiver) = mpsc::channel();
-    let watch = move || {
-        for (place, signal) in signals.forever().enumerate() {
-            if place > 0 {
-                std::process::exit(128 + signal);
+pub struct StopSignal {
+    arrived: Arc<AtomicBool>,
+    told: Receiver<()>,
+}
+
+impl StopSignal {
+    pub fn watch() -> Result<Self> {
+        let fail = |error| Failure::failed(format!("signals cannot be watched: {error}"));
+        let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(fail)?;
+        let (sender, told) = mpsc::channel();
+        let arrived = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&arrived);
+        let watch = move || {
+            for (place, signal) in signals.forever().enumerate() {
+                if place > 0 {
+                    std::process::exit(128 + signal);
+                }
+                flag.store(true, Ordering::Release);
+                let _ = sender.send(());
             }
-            let _ = sender.send(());
+        };
+        std::thread::Builder::new().name("outbox-signals".into()).spawn(watch).map_err(fail)?;
+        Ok(Self { arrived, told })
+    }
+}
+
+/// What a relay that runs has done so far, counted as it was committed.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    attempts: u64,
+    succeeded: u64,
+    retried: u64,
+    unknown: u64,
+    needs_review: u64,
+    dead: u64,
+    /// Attempts whose outcome was recorded after the signal had arrived: the relay itself counts
+    /// from when it is told, which is a moment later.
+    finished: u64,
+}
+
+#[derive(Clone)]
+pub struct Totals {
+    counts: Arc<Mutex<Counts>>,
+    is_stopping: Arc<AtomicBool>,
+}
+
+impl Totals {
+    pub fn new(signal: &StopSignal) -> Self {
+        Self { counts: Arc::default(), is_stopping: Arc::clone(&signal.arrived) }
+    }
+
+    pub fn count(&self, event: &Event) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if event.kind == EventKind::Attempt {
+            counts.attempts += 1;
+            counts.finished += u64::from(self.is_stopping.load(Ordering::Acquire));
         }
-    };
-    std::thread::Builder::new().name("outbox-signals".into()).spawn(watch).map_err(fail)?;
-    Ok(receiver)
+        match event.to {
+            Status::Succeeded => counts.succeeded += 1,
+            Status::Pending => counts.retried += 1,
+            Status::Unknown => counts.unknown += 1,
+            Status::NeedsReview => counts.needs_review += 1,
+            Status::Dead => counts.dead += 1,
+            Status::InFlight | Status::Cancelled => {}
+        }
+    }
+
+    fn get(&self) -> Counts {
+        *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What a drain did, and whether it was stopped before nothing was due.
@@ -38,7 +96,7 @@ pub struct Drained {
     is_stopped: bool,
 }
 
-pub fn drain(relay: &Relay, signals: &Receiver<()>) -> Result<Drained> {
+pub fn drain(relay: &Relay, signal: &StopSignal) -> Result<Drained> {
     let (sender, done) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || sender.send(relay.drain()));
@@ -51,7 +109,7 @@ pub fn drain(relay: &Relay, signals: &Receiver<()>) -> Result<Drained> {
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            if signals.try_recv().is_ok() {
+            if signal.told.try_recv().is_ok() {
                 is_stopped = true;
                 note("stopping: what is on the way is finished first");
                 relay.stop_drain();
@@ -73,34 +131,39 @@ pub fn report_drain(out: Out, drained: &Drained) -> Result<()> {
             "stopped": is_stopped,
         }));
     }
-    let mut text = format!("{}: {} succeeded", attempts(report.attempts), report.succeeded);
-    for (number, what) in [
-        (report.retried, "to be tried again"),
-        (report.unknown, "unknown"),
-        (report.needs_review, "need review"),
-        (report.dead, "dead"),
-    ] {
-        if number > 0 {
-            let _ = write!(text, ", {number} {what}");
-        }
-    }
+    let mut text = summed_up(
+        report.attempts,
+        report.succeeded,
+        [
+            (report.retried, "to be tried again"),
+            (report.unknown, "unknown"),
+            (report.needs_review, "need review"),
+            (report.dead, "dead"),
+        ],
+    );
     if *is_stopped {
         text.push_str("; stopped before everything due was sent");
     }
     out.line(text)
 }
 
-fn attempts(number: u64) -> String {
-    count(usize::try_from(number).unwrap_or(usize::MAX), "attempt")
+fn summed_up(made: u64, succeeded: u64, others: [(u64, &str); 4]) -> String {
+    let made = count(usize::try_from(made).unwrap_or(usize::MAX), "attempt");
+    let mut text = format!("{made}: {succeeded} succeeded");
+    for (number, what) in others.into_iter().filter(|(number, _)| *number > 0) {
+        let _ = write!(text, ", {number} {what}");
+    }
+    text
 }
 
 pub fn until_stopped(
     out: Out,
     handle: RelayHandle,
-    signals: &Receiver<()>,
+    signal: &StopSignal,
+    totals: &Totals,
     grace: Duration,
 ) -> Result<()> {
-    while let Err(RecvTimeoutError::Timeout) = signals.recv_timeout(LOOK) {
+    while let Err(RecvTimeoutError::Timeout) = signal.told.recv_timeout(LOOK) {
         if !handle.is_running() {
             let why = handle.shutdown(Duration::ZERO).err();
             let why = why.map_or_else(|| "for no known reason".into(), |error| error.to_string());
@@ -109,15 +172,34 @@ pub fn until_stopped(
     }
     note("stopping: what is on the way is finished first");
     let report = handle.shutdown(grace)?;
+    let counts = totals.get();
     if out.is_json() {
         return out.json(&json!({
-            "finished": report.finished,
+            "attempts": counts.attempts,
+            "succeeded": counts.succeeded,
+            "retried": counts.retried,
+            "unknown": counts.unknown,
+            "needs_review": counts.needs_review,
+            "dead": counts.dead,
+            "finished": counts.finished,
             "released": report.released,
             "left": report.left,
         }));
     }
     out.line(format_args!(
-        "stopped: {} finished, {} released, {} left",
-        report.finished, report.released, report.left
+        "stopped: {} finished, {} released, {} left\nin all {}",
+        counts.finished,
+        report.released,
+        report.left,
+        summed_up(
+            counts.attempts,
+            counts.succeeded,
+            [
+                (counts.retried, "to be tried again"),
+                (counts.unknown, "unknown"),
+                (counts.needs_review, "need review"),
+                (counts.dead, "dead"),
+            ]
+        )
     ))
 }

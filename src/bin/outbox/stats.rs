@@ -21,20 +21,8 @@ pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
     if stats.is_empty() {
         return out.line("no intents yet");
     }
-    let mut head = vec!["OPERATION"];
-    let words = Status::ALL.map(|status| status.as_str().to_uppercase());
-    head.extend(words.iter().map(String::as_str));
-    head.push("OLDEST DUE");
-    let mut table = table(&head);
     let now = SystemClock.now();
-    for line in &stats {
-        let mark = if line.registered { "" } else { " *" };
-        let mut row = vec![format!("{}{mark}", escape(&line.operation))];
-        row.extend(line.counts.iter().map(|n| if *n == 0 { "-".into() } else { n.to_string() }));
-        row.push(line.oldest_due_at.map_or_else(|| "-".into(), |at| distance(at, now)));
-        table.add_row(row);
-    }
-    out.line(table.trim_fmt())?;
+    out.line(as_table(&stats, now))?;
     if stats.iter().any(|line| !line.registered) {
         out.line("\n* no relay has ever registered this operation, so its intents wait")?;
     }
@@ -44,6 +32,33 @@ pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
         out.line(format_args!("{gap}{} is paused: {}", escape(name), escape(&pause)))?;
     }
     Ok(())
+}
+
+/// Only the statuses that some intent has; a due time only where one is due.
+fn as_table(stats: &[OperationStats], now: i64) -> String {
+    let is_used = |place: usize| stats.iter().any(|line| line.counts[place] > 0);
+    let places: Vec<usize> = (0..Status::ALL.len()).filter(|&place| is_used(place)).collect();
+    let is_any_due = stats.iter().any(|line| line.oldest_due_at.is_some());
+    let words = Status::ALL.map(|status| status.as_str().to_uppercase());
+    let mut head = vec!["OPERATION"];
+    head.extend(places.iter().map(|&place| words[place].as_str()));
+    if is_any_due {
+        head.push("OLDEST DUE");
+    }
+    let mut table = table(&head);
+    for line in stats {
+        let mark = if line.registered { "" } else { " *" };
+        let mut row = vec![format!("{}{mark}", escape(&line.operation))];
+        row.extend(places.iter().map(|&place| match line.counts[place] {
+            0 => "-".into(),
+            number => number.to_string(),
+        }));
+        if is_any_due {
+            row.push(line.oldest_due_at.map_or_else(|| "-".into(), |at| distance(at, now)));
+        }
+        table.add_row(row);
+    }
+    table.trim_fmt()
 }
 
 fn to_json(line: &OperationStats, paused: Option<&StoredContract>) -> Value {

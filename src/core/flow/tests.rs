@@ -139,7 +139,7 @@ fn extremes_do_not_overflow() {
     for (count, per) in [(u32::MAX, Duration::from_millis(1)), (1, Duration::MAX)] {
         let limits = Limits { rate: Some(Rate { count, per }), ..Limits::default() };
         let bucket = Some((i64::MIN, i64::MIN));
-        let mut flow = Flow { bucket, limits, ..Flow::default() };
+        let mut flow = Flow { limits, bucket, ..Flow::default() };
         for now in [i64::MIN, 0, NOW, i64::MAX] {
             let _ = gate(&flow, usize::MAX, &Left::default(), now);
             flow.take(usize::MAX, now);

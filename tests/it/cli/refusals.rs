@@ -37,6 +37,7 @@ fn every_bad_value_names_its_flag_and_writes_nothing() {
         (2, "--args", &["pay", "--entity", "e", "--args", "{\"n\":1e400}"]),
         (2, "--args", &["pay", "--entity", "e", "--args", "@missing.json"]),
         (2, "--args", &["pay", "--entity", "e", "--args", "@latin1"]),
+        (2, "--args: @ must be followed by a file", &["pay", "--entity", "e", "--args", "@"]),
         (2, "--args", &["pay", "--entity", "e", "--payload", "x", "--content-type", "text/plain"]),
         (2, "--payload", &["pay", "--entity", "e", "--payload", "not JSON"]),
         (2, "--payload", &["pay", "--entity", "e", "--payload", &big]),
@@ -81,6 +82,8 @@ fn other_commands_refuse_bad_values_too() {
         (2, "--args", &["key", "--operation", "o", "--entity", "e", "--args", "{"]),
         (2, "--version", &["key", "--operation", "o", "--entity", "e", "--version", "0"]),
         (2, "--downstream", &["relay"]),
+        (2, "--config: must name a file", &["relay", "--config", ""]),
+        (2, "--db: must name a file", &["stats", "--db", ""]),
         (2, "--downstream", &["relay", "--downstream", "perhaps"]),
         (2, "--shard", &["relay", "--downstream", "deduplicates", "--shard", "2/2"]),
         (2, "--workers", &["relay", "--downstream", "deduplicates", "--workers", "0"]),
@@ -188,6 +191,8 @@ fn a_mistake_in_the_configuration_is_found_by_its_line() {
         ("line 3: operations.\"a.b\".headers.host", format!("{op}downstream = \"unprotected\"\nheaders = {{ host = \"x\" }}\n")),
         ("line 3: operations.\"a.b\".headers.x", format!("{op}downstream = \"unprotected\"\nheaders = {{ x = 5 }}\n")),
         ("variable OUTBOX_TEST_MISSING is not set", format!("{op}downstream = \"unprotected\"\nheaders = {{ x = \"SENTINEL ${{OUTBOX_TEST_MISSING}}\" }}\n")),
+        ("headers.x: a variable is written ${PAY_KEY}", format!("{op}downstream = \"unprotected\"\nheaders = {{ x = \"Bearer $PAY_KEY\" }}\n")),
+        ("headers.x: a variable is written ${NAME}", format!("{op}downstream = \"unprotected\"\nheaders = {{ x = \"a$SENTINEL\" }}\n")),
         ("line 3: operations.\"a.b\".headers", format!("{op}downstream = \"unprotected\"\nheaders = \"SENTINEL\"\n")),
         ("line 3: base: \"2\" is not a duration", format!("{op}downstream = \"unprotected\"\nbackoff = {{ kind = \"exponential\", base = \"2\" }}\n")),
         ("line 3: operations.\"a.b\".backoff", format!("{op}downstream = \"unprotected\"\nbackoff = {{ kind = \"schedule\", cap = \"1s\" }}\n")),
@@ -203,7 +208,7 @@ fn a_mistake_in_the_configuration_is_found_by_its_line() {
         ("line 3: response:", format!("{op}downstream = \"unprotected\"\ntimeouts = {{ connect = \"1s\", response = \"x\" }}\n")),
         ("line 3: default.success_when", "[default]\ndownstream = \"deduplicates\"\nsuccess_when = { pointer = \"ok\", equals = true }\n".into()),
         ("line 2: ", format!("{op}downstream = deduplicates\n")),
-        ("there is no operation", String::new()),
+        ("names no operation", String::new()),
     ];
     for (why, text) in cases {
         desk.file("relay.toml", text);
@@ -211,8 +216,32 @@ fn a_mistake_in_the_configuration_is_found_by_its_line() {
         assert_eq!(ran.code, 2, "{text}: {}", ran.err);
         let error = only_error(&ran);
         assert!(error.contains(why), "{text}: {error}");
-        assert!(error.starts_with("relay.toml: ") || text.is_empty(), "{error}");
+        assert!(error.starts_with("relay.toml: "), "{error}");
         assert!(!error.contains("SENTINEL"), "{error}");
     }
     assert_eq!(desk.count("outbox_operation"), 0);
+}
+
+#[test]
+fn a_credential_in_a_stored_header_is_warned_of_by_name() {
+    let desk = Desk::new();
+    for (entity, name) in [("a", "Authorization"), ("b", "cookie"), ("c", "X-API-Key")] {
+        let header = format!("{name}=SENTINEL");
+        let ran = desk.run(&["enqueue", "pay", "--entity", entity, "--header", &header]);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        assert!(ran.err.starts_with(&format!("warning: --header {name}: ")), "{}", ran.err);
+        assert!(ran.err.contains("relay.toml") && !ran.err.contains("SENTINEL"), "{}", ran.err);
+    }
+    let ran = desk.run(&["enqueue", "pay", "--entity", "d", "--header", "traceparent=00-ab-cd-01"]);
+    assert_eq!(ran.err, "");
+}
+
+#[test]
+fn the_demo_stays_out_of_an_application() {
+    let desk = Desk::new();
+    desk.sql("CREATE TABLE invoices (id TEXT)");
+    let ran = desk.run(&["demo", "--db", "app.db"]);
+    assert_eq!(ran.code, 3);
+    assert!(only_error(&ran).contains("(invoices)"), "{}", ran.err);
+    assert_eq!(desk.count("outbox"), 0);
 }

@@ -128,6 +128,25 @@ backoff = {{ kind = "exponential", base = "2s", cap = "1h", jitter = "full" }}
     assert!(!file.windows(8).any(|bytes| bytes == b"SENTINEL"), "a credential must not be stored");
 }
 
+#[test]
+fn the_readmes_configuration_is_accepted_and_names_every_key() {
+    let readme = include_str!("../../../README.md");
+    let (_, rest) = readme.split_once("```toml\n# relay.toml\n").unwrap();
+    let (text, _) = rest.split_once("```").unwrap();
+    let desk = Desk::new();
+    desk.file("relay.toml", text);
+    let mut command = desk.command(&["relay", "--drain", "--config", "relay.toml"]);
+    let output = command.env("STRIPE_KEY", "SENTINEL").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // The keys as the parser itself lists them.
+    desk.file("relay.toml", "[default]\nnothing = 1\n");
+    let ran = desk.run(&["relay", "--config", "relay.toml"]);
+    let (_, keys) = ran.err.split_once("expected one of ").unwrap();
+    for key in keys.split('`').skip(1).step_by(2) {
+        assert!(text.lines().any(|line| line.starts_with(&format!("{key} = "))), "{key}");
+    }
+}
+
 /// A relay that is running; it is not left behind when a test fails.
 struct Running(Child);
 
@@ -145,12 +164,18 @@ impl Running {
 
     /// Reads standard error up to a line that begins so.
     fn wait_to_hear(&mut self, begin: &str) {
+        self.wait_for_line(begin, |line| line.starts_with(begin));
+    }
+
+    /// Reads standard error up to a line that holds this, and returns the line.
+    fn wait_to_hear_of(&mut self, text: &str) -> String {
+        self.wait_for_line(text, |line| line.contains(text))
+    }
+
+    fn wait_for_line(&mut self, what: &str, is_it: impl Fn(&str) -> bool) -> String {
         let stderr = self.0.stderr.as_mut().unwrap();
-        let heard = BufReader::with_capacity(1, stderr)
-            .lines()
-            .map_while(Result::ok)
-            .any(|line| line.starts_with(begin));
-        assert!(heard, "{begin:?} was never said");
+        let mut lines = BufReader::with_capacity(1, stderr).lines().map_while(Result::ok);
+        lines.find(|line| is_it(line)).unwrap_or_else(|| panic!("{what:?} was never said"))
     }
 
     fn finish(&mut self) -> (i32, String) {
@@ -179,8 +204,46 @@ fn a_request_on_the_way_is_finished_and_recorded_at_sigterm() {
     let (code, out) = relay.finish();
     assert_eq!(code, 0);
     let report: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(report, json!({"finished": 1, "released": 0, "left": 0}));
+    let expected = json!({"attempts": 1, "succeeded": 1, "retried": 0, "unknown": 0, "needs_review": 0,
+                          "dead": 0, "finished": 1, "released": 0, "left": 0});
+    assert_eq!(report, expected);
     assert_eq!((desk.statuses(), downstream.effects(&key)), (vec!["succeeded".into()], 1));
+}
+
+/// Once reported as nothing finished: the outcome could be recorded between the words on standard
+/// error and the moment the relay itself was told to stop.
+#[test]
+fn what_was_recorded_before_the_signal_is_no_part_of_what_was_finished_after_it() {
+    let (desk, downstream) = (Desk::new(), Downstream::start());
+    desk.enqueue_for("a", &downstream.url("/status/400"));
+    let mut relay = Running::start(&desk, &[]);
+    // The warning is unasked for, and comes after the outcome was recorded.
+    let heard = relay.wait_to_hear_of("intent 1 (pay): attempt, in_flight -> dead, permanent");
+    assert!(heard.contains("WARN"), "{heard}");
+    relay.signal("TERM");
+    let (code, out) = relay.finish();
+    assert_eq!(code, 0);
+    assert_eq!(
+        out,
+        "stopped: 0 finished, 0 released, 0 left\nin all 1 attempt: 0 succeeded, 1 dead\n"
+    );
+}
+
+#[test]
+fn a_stricter_stored_contract_names_the_way_out() {
+    let desk = Desk::new();
+    let drain = |contract: &str| {
+        desk.file("relay.toml", &format!("[operations.pay]\ndownstream = {contract}\n"));
+        desk.run(&["relay", "--drain", "--config", "relay.toml"])
+    };
+    assert_eq!(drain("\"unprotected\"").err, "");
+    let ran = drain("\"deduplicates\"\nkey_window = \"90m\"");
+    let expected = "its stored contract says \"unprotected\", which is stricter than the configured \
+                    \"deduplicates\" with key_window 90m";
+    assert!(ran.err.contains(expected), "{}", ran.err);
+    assert!(ran.err.contains("set weaken_stored_contract = true in relay.toml"), "{}", ran.err);
+    let ran = drain("\"deduplicates\"\nweaken_stored_contract = true");
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
 }
 
 #[test]

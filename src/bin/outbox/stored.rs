@@ -1,0 +1,58 @@
+//! What the file holds about one intent beyond its status, as `show` prints it.
+
+use serde::Serialize;
+use sqlite_outbox::{Downstream, Entry, OnDead, Outbox};
+
+use crate::failure::Result;
+
+/// The frozen request, without what may be secret: no payload, no header's value.
+#[derive(Serialize)]
+pub struct Request<'a> {
+    pub method: Option<&'a str>,
+    pub content_type: Option<&'a str>,
+    /// Absent where the payload of a settled intent was stripped.
+    pub payload_bytes: Option<u64>,
+    pub header_names: &'a [String],
+    pub expires_at: Option<i64>,
+    /// The first unsettled intent of its ordering key, where that is another one.
+    pub waits_behind: Option<i64>,
+}
+
+/// What the file says about the operation's downstream.
+#[derive(Serialize)]
+pub struct Contract {
+    pub downstream: &'static str,
+    pub key_window_ms: Option<u64>,
+    pub on_dead: &'static str,
+    pub provider: Option<String>,
+}
+
+pub fn request(entry: &Entry) -> Request<'_> {
+    Request {
+        method: entry.method.as_deref(),
+        content_type: entry.content_type.as_deref(),
+        payload_bytes: entry.payload_bytes,
+        header_names: &entry.header_names,
+        expires_at: entry.expires_at,
+        waits_behind: entry.waits_behind,
+    }
+}
+
+pub fn contract(outbox: &Outbox, operation: &str) -> Result<Option<Contract>> {
+    let stored = outbox.operations()?.into_iter().find(|stored| stored.operation == operation);
+    Ok(stored.map(|stored| Contract {
+        downstream: match stored.downstream {
+            Downstream::DeduplicatesByKey { .. } => "deduplicates",
+            Downstream::Unprotected => "unprotected",
+        },
+        key_window_ms: match stored.downstream {
+            Downstream::DeduplicatesByKey { window } => u64::try_from(window.as_millis()).ok(),
+            Downstream::Unprotected => None,
+        },
+        on_dead: match stored.on_dead {
+            OnDead::Block => "block",
+            OnDead::Continue => "continue",
+        },
+        provider: stored.provider,
+    }))
+}

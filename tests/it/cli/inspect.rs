@@ -1,0 +1,116 @@
+//! What is shown to people: the story of one intent, the counts, and the demo.
+
+use super::Desk;
+
+#[test]
+fn show_tells_the_story_but_no_payload_and_no_header() {
+    let desk = Desk::new();
+    desk.ok(&[
+        "enqueue",
+        "pay",
+        "--entity",
+        "e",
+        "--key",
+        "mine",
+        "--tenant",
+        "acme",
+        "--args",
+        r#"{"card":"SENTINEL"}"#,
+        "--header",
+        "x-note=SENTINEL",
+    ]);
+    desk.ok(&["cancel", "1", "--reason", "ordered twice", "--actor", "ann"]);
+    for which in [&["show", "1"][..], &["show", "mine", "--tenant", "acme"]] {
+        let text = desk.ok(which);
+        assert!(text.contains("intent 1 is cancelled"), "{text}");
+        assert!(text.contains("cancelled: pending -> cancelled, by ann"), "{text}");
+        assert!(text.contains("headers       x-note\n"), "{text}");
+        assert!(text.contains("payload       19 bytes\n"), "{text}");
+        assert!(text.contains("ordered twice") && !text.contains("SENTINEL"), "{text}");
+        let story = desk.json(which);
+        assert_eq!(story.len(), 1);
+        assert_eq!(story[0]["status"], "cancelled");
+        assert_eq!(story[0]["events"][0]["kind"], "cancelled");
+        assert_eq!(story[0]["events"][0]["reason"], "ordered twice");
+        assert!(story[0].get("receipt").is_some());
+        assert!(!story[0].to_string().contains("SENTINEL"));
+    }
+}
+
+#[test]
+fn show_ends_with_what_helps() {
+    let desk = Desk::new();
+    let id = desk.dead("e e").to_string();
+    let text = desk.ok(&["show", &id]);
+    let path = std::fs::canonicalize(desk.path()).unwrap();
+    let replay = format!("`outbox --db {} replay {id}`", path.display());
+    assert!(text.contains("what helps\n") && text.contains(&replay), "{text}");
+    assert!(text.contains("contract      deduplicates, remembers a key for 1day\n"), "{text}");
+
+    desk.sql("UPDATE outbox_lease SET state = 'unknown', in_doubt_since = 1600000000000");
+    let next = &desk.json(&["show", &id])[0]["next_step"];
+    let next = next.as_str().unwrap();
+    assert!(next.contains("enqueue pay --entity 'e e' --version 2"), "{next}");
+    assert!(!next.contains("replay"), "{next}");
+}
+
+#[test]
+fn show_names_the_intent_that_is_waited_for() {
+    let desk = Desk::new();
+    for entity in ["a", "b"] {
+        desk.ok(&["enqueue", "pay", "--entity", entity, "--ordering-key", "acme"]);
+    }
+    assert!(!desk.ok(&["show", "1"]).contains("waits behind"));
+    assert!(desk.ok(&["show", "2"]).contains("waits behind  intent 1\n"));
+    assert_eq!(desk.json(&["show", "2"])[0]["waits_behind"], 1);
+    assert!(desk.ok(&["show", "2"]).contains("no relay has ever registered"));
+}
+
+#[test]
+fn a_list_that_is_piped_is_not_cut() {
+    let desk = Desk::new();
+    let entity = "x".repeat(300);
+    desk.dead(&entity);
+    let list = desk.ok(&["list"]);
+    assert!(list.contains(&entity) && !list.contains('…'), "{list}");
+}
+
+#[test]
+fn stats_count_and_mark_what_no_relay_knows() {
+    let desk = Desk::new();
+    assert_eq!(desk.ok(&["stats"]), "no intents yet\n");
+    desk.dead("a");
+    desk.ok(&["enqueue", "other", "--entity", "a"]);
+    let stats = desk.json(&["stats"]);
+    assert_eq!(stats.len(), 2);
+    assert_eq!([&stats[0]["operation"], &stats[1]["operation"]], ["other", "pay"]);
+    assert_eq!([&stats[0]["pending"], &stats[1]["dead"]], [1, 1]);
+    assert_eq!([&stats[0]["registered"], &stats[1]["registered"]], [false, true]);
+    assert!(stats[0]["oldest_due_at"].is_i64() && stats[1]["oldest_due_at"].is_null());
+    let text = desk.ok(&["stats"]);
+    assert!(text.contains("other *") && text.contains("* no relay has ever"), "{text}");
+    let head = text.lines().next().unwrap();
+    assert_eq!(
+        head.split_whitespace().collect::<Vec<_>>().join(" "),
+        "OPERATION PENDING DEAD OLDEST DUE"
+    );
+}
+
+#[test]
+fn the_demo_ends_with_one_effect_per_intent() {
+    let desk = Desk::new();
+    let text = desk.ok(&["demo"]);
+    assert!(text.contains("One effect per intent: 11 succeeded, 11 charges"), "{text}");
+    assert_eq!(desk.count("outbox"), 0, "the variable alone must not choose the demo's file");
+    // On a file that is named, and again on the same: nothing of the first run is in the way.
+    for _ in 0..2 {
+        let lines = desk.json(&["demo", "--db", "demo.db"]);
+        assert_eq!(lines.len(), 14);
+        let mail = &lines[12];
+        assert_eq!([&mail["requests"], &mail["effects"]], [1, 1]);
+        assert_eq!(mail["status"], "unknown", "its answer was lost, and it is not sent again");
+        assert_eq!(lines[13]["one_effect_per_intent"], true);
+        assert_eq!([&lines[13]["effects"], &lines[13]["succeeded"]], [12, 11]);
+    }
+    assert!(desk.ok(&["--db", "demo.db", "demo"]).contains("outbox --db demo.db show"));
+}
