@@ -140,6 +140,9 @@ CREATE TABLE main.outbox_operation (
     rate_ms       INTEGER CHECK (rate_ms > 0),
     time_limit_ms INTEGER,
     registered_at INTEGER NOT NULL,
+    -- The budgets of each intent: attempts, and milliseconds from the first that may have left.
+    attempts_max  INTEGER CHECK (attempts_max > 0),
+    give_up_ms    INTEGER CHECK (give_up_ms >= 0),
     -- Why it stands still, since when, and until when; NULL in paused_until waits for somebody.
     paused_kind     TEXT CHECK (paused_kind IN ('operator', 'auth', 'breaker')),
     paused_until    INTEGER,

@@ -150,6 +150,12 @@ pub(crate) fn decide_before_send(facts: &Facts, policy: &Policy, now: i64) -> Op
     })
 }
 
+/// Asked before a row is claimed: another relay may have lowered the number of attempts.
+pub(crate) fn decide_used_up(facts: &Facts, attempts_max: u32) -> Option<Decision> {
+    let failure = Failure::new("attempts", "the attempts are used up");
+    (facts.attempts >= attempts_max).then(|| buried(*facts, &failure, ""))
+}
+
 /// The same question, answered with the rule alone.
 pub(crate) fn withheld(facts: &Facts, policy: &Policy, now: i64) -> Option<Withheld> {
     if facts.expires_at.is_some_and(|at| at <= now) {

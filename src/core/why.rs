@@ -45,6 +45,8 @@ rules! {
     Unreadable = "unreadable",
     Expired = "expired",
     InDoubt = "in_doubt",
+    /// Another relay has lowered their number since.
+    Attempts = "attempts",
     Paused = "paused",
     Probing = "probing",
     Throttled = "throttled",
@@ -166,6 +168,11 @@ impl Why {
                 Self::new(Rule::InDoubt, text)
             }
         }
+    }
+
+    pub fn used_up(attempts: u32, max: u32) -> Self {
+        let text = format!("its attempts are used up: {attempts} of {max}");
+        Self::new(Rule::Attempts, text)
     }
 
     pub fn closed(operation: &str, closed: &Closed, until: Option<i64>) -> Self {

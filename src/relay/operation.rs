@@ -38,8 +38,8 @@ pub struct Operation {
     downstream: Downstream,
     handler: Arc<dyn Handler>,
     backoff: Backoff,
-    max_attempts: u32,
-    give_up_after: Duration,
+    max_attempts: Option<u32>,
+    give_up_after: Option<Duration>,
     max_in_flight: Option<usize>,
     breaker_after: Option<u32>,
     rate: Option<Rate>,
@@ -61,8 +61,8 @@ impl Operation {
             downstream,
             handler: Arc::new(handler),
             backoff: Backoff::default(),
-            max_attempts: 10,
-            give_up_after: Duration::from_secs(72 * 3600),
+            max_attempts: None,
+            give_up_after: None,
             max_in_flight: None,
             breaker_after: Some(10),
             rate: None,
@@ -83,18 +83,19 @@ impl Operation {
         self
     }
 
-    /// Attempts before a row is given up. Tries that provably never left do not count. Defaults
-    /// to 10.
+    /// Attempts before a row is given up. Tries that provably never left do not count. Stored,
+    /// and obeyed by every relay on the file. Defaults to what is stored, else to 10.
     #[must_use]
     pub fn max_attempts(mut self, max: u32) -> Self {
-        self.max_attempts = max;
+        self.max_attempts = Some(max);
         self
     }
 
-    /// How long after the first attempt that may have left a row is given up. Defaults to 72 h.
+    /// How long after the first attempt that may have left a row is given up. Stored, and obeyed by
+    /// every relay on the file. Defaults to what is stored, else to 72 h.
     #[must_use]
     pub fn give_up_after(mut self, after: Duration) -> Self {
-        self.give_up_after = after;
+        self.give_up_after = Some(after);
         self
     }
 
@@ -245,6 +246,8 @@ impl Operation {
             key_recipe: self.key_recipe.clone(),
             limits: Limits { max_in_flight: self.max_in_flight, rate: self.rate },
             time_limit: Some(self.handler.time_limit()),
+            attempts_max: self.max_attempts,
+            give_up_after: self.give_up_after,
         }
     }
 
@@ -254,8 +257,8 @@ impl Operation {
             policy: Policy {
                 downstream: self.downstream,
                 backoff: self.backoff.clone(),
-                attempts_max: self.max_attempts,
-                give_up_after: self.give_up_after,
+                attempts_max: self.max_attempts.unwrap_or(10),
+                give_up_after: self.give_up_after.unwrap_or(Duration::from_secs(72 * 3600)),
                 retry_after_max: Duration::from_secs(24 * 3600),
                 time_limit: self.handler.time_limit(),
             },
@@ -268,7 +271,7 @@ impl Operation {
     pub(super) fn check(&self, operation: &str, lease: Duration) -> Result<()> {
         let in_operation = |error: Error| error.context(format_args!("operation {operation:?}"));
         self.backoff.check().map_err(in_operation)?;
-        if self.max_attempts == 0 {
+        if self.max_attempts == Some(0) {
             return Err(in_operation(Error::invalid("max_attempts", "must be 1 or more")));
         }
         if self.max_in_flight == Some(0) {

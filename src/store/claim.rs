@@ -201,7 +201,9 @@ impl Step<'_> {
         };
         let facts = Facts { claimed_at: self.now, ..candidate.facts };
         let asking = Asking { id: candidate.id, tenant_id: &intent.tenant_id, cost: intent.cost };
-        let withheld = match decide::decide_before_send(&facts, policy, self.now) {
+        let withheld = match decide::decide_before_send(&facts, policy, self.now)
+            .or_else(|| decide::decide_used_up(&facts, policy.attempts_max))
+        {
             Some(decision) => Some(decision),
             None => match self.fit(operation, asking)? {
                 Fit::Fits => None,

@@ -23,6 +23,8 @@ pub(crate) struct Contract {
     pub limits: Limits,
     /// The longest one attempt takes, as far as that is known.
     pub time_limit: Option<Duration>,
+    pub attempts_max: Option<u32>,
+    pub give_up_after: Option<Duration>,
 }
 
 impl Contract {
@@ -47,6 +49,8 @@ impl Contract {
                 rate: own.limits.rate.or(stored.limits.rate),
             },
             time_limit: own.time_limit.or(stored.time_limit),
+            attempts_max: own.attempts_max.or(stored.attempts_max),
+            give_up_after: own.give_up_after.or(stored.give_up_after),
         }
     }
 }
@@ -94,15 +98,16 @@ fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Re
     conn.execute(
         "INSERT INTO main.outbox_operation
              (operation, downstream, window_ms, on_dead, provider, owner, key_recipe, max_in_flight,
-              rate_count, rate_ms, time_limit_ms, registered_at)
+              rate_count, rate_ms, time_limit_ms, attempts_max, give_up_ms, registered_at)
          VALUES (:operation, :downstream, :window_ms, :on_dead, :provider, :owner, :key_recipe,
-                 :max_in_flight, :rate_count, :rate_ms, :time_limit_ms, :now)
+                 :max_in_flight, :rate_count, :rate_ms, :time_limit_ms, :attempts_max, :give_up_ms, :now)
          ON CONFLICT (operation) DO UPDATE
          SET downstream = excluded.downstream, window_ms = excluded.window_ms,
              on_dead = excluded.on_dead, provider = excluded.provider, owner = excluded.owner,
              key_recipe = excluded.key_recipe, max_in_flight = excluded.max_in_flight,
              rate_count = excluded.rate_count, rate_ms = excluded.rate_ms,
-             time_limit_ms = excluded.time_limit_ms",
+             time_limit_ms = excluded.time_limit_ms, attempts_max = excluded.attempts_max,
+             give_up_ms = excluded.give_up_ms",
         named_params! {
             ":operation": operation,
             ":downstream": word,
@@ -115,6 +120,8 @@ fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Re
             ":rate_count": rate.map(|rate| rate.count),
             ":rate_ms": rate.map(|rate| millis(rate.per).max(1)),
             ":time_limit_ms": contract.time_limit.map(millis),
+            ":attempts_max": contract.attempts_max,
+            ":give_up_ms": contract.give_up_after.map(millis),
             ":now": now,
         },
     )?;
@@ -125,7 +132,7 @@ fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Re
 pub(crate) fn of(conn: &Connection, operation: &str) -> Result<Option<Contract>> {
     let mut statement = conn.prepare_cached(
         "SELECT downstream, window_ms, on_dead, provider, owner, key_recipe, time_limit_ms,
-                max_in_flight, rate_count, rate_ms
+                max_in_flight, rate_count, rate_ms, attempts_max, give_up_ms
          FROM main.outbox_operation WHERE operation = ?1",
     )?;
     Ok(statement.query_row([operation], |row| read_contract(row, 0)).optional()?)
@@ -135,7 +142,7 @@ pub(crate) fn of(conn: &Connection, operation: &str) -> Result<Option<Contract>>
 pub(crate) fn all(conn: &Connection) -> Result<Vec<(String, Contract)>> {
     let mut statement = conn.prepare_cached(
         "SELECT operation, downstream, window_ms, on_dead, provider, owner, key_recipe, time_limit_ms,
-                max_in_flight, rate_count, rate_ms
+                max_in_flight, rate_count, rate_ms, attempts_max, give_up_ms
          FROM main.outbox_operation ORDER BY operation",
     )?;
     let rows = statement.query_map([], |row| Ok((row.get(0)?, read_contract(row, 1)?)))?;
@@ -155,14 +162,18 @@ fn read_contract(row: &Row<'_>, first: usize) -> rusqlite::Result<Contract> {
         "continue" => OnDead::Continue,
         _ => OnDead::Block,
     };
-    let time_limit: Option<i64> = row.get(first + 6)?;
+    let duration =
+        |ms: Option<i64>| ms.and_then(|ms| ms.try_into().ok()).map(Duration::from_millis);
+    let attempts_max: Option<i64> = row.get(first + 10)?;
     Ok(Contract {
         downstream,
         on_dead: Some(on_dead),
         provider: read::lossy_option(row, first + 3)?,
         owner: read::lossy_option(row, first + 4)?,
         key_recipe: read::lossy_option(row, first + 5)?,
-        time_limit: time_limit.and_then(|ms| ms.try_into().ok()).map(Duration::from_millis),
+        time_limit: duration(row.get(first + 6)?),
+        attempts_max: attempts_max.and_then(|max| max.try_into().ok()),
+        give_up_after: duration(row.get(first + 11)?),
         limits: read_limits(row, first + 7)?,
     })
 }

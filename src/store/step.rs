@@ -156,6 +156,8 @@ impl Step<'_> {
         let mut policy = rules.policy.clone();
         if let Some(Some(stored)) = self.contracts.get(&rules.operation) {
             policy.downstream = policy.downstream.stricter(stored.downstream);
+            policy.attempts_max = stored.attempts_max.unwrap_or(policy.attempts_max);
+            policy.give_up_after = stored.give_up_after.unwrap_or(policy.give_up_after);
         }
         Ok(policy)
     }

@@ -47,6 +47,9 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<(u32, u32)>, now: i6
         };
         return Ok(Why::withheld(withheld, policy.downstream, at.unwrap_or(now)));
     }
+    if let Some(max) = contract.attempts_max.filter(|&max| candidate.facts.attempts >= max) {
+        return Ok(Why::used_up(candidate.facts.attempts, max));
+    }
     if let Some(why) = held_back(&tx, &row, due_at, shard, now)? {
         return Ok(why);
     }

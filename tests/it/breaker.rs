@@ -90,6 +90,39 @@ fn refused_credentials_burn_one_row_and_a_restart_goes_on() {
     assert_eq!(world.number(twice), 0);
 }
 
+/// The same with five thousand rows and four workers, some of which are with the downstream when
+/// the token expires.
+#[test]
+fn an_expired_token_in_the_middle_of_thousands_kills_none() {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    let world = World::new();
+    enqueue_many(&world, 5000);
+    let expired = std::sync::Arc::new(AtomicBool::new(false));
+    let sent: std::sync::Arc<[AtomicUsize]> = (0..5001).map(|_| AtomicUsize::new(0)).collect();
+    let (state, counts, total) = (expired.clone(), sent.clone(), AtomicUsize::new(0));
+    let operation = Operation::new(DEDUPLICATES, move |delivery: &Delivery| {
+        counts[usize::try_from(delivery.id()).unwrap()].fetch_add(1, Ordering::Relaxed);
+        if total.fetch_add(1, Ordering::Relaxed) == 2500 {
+            state.store(true, Ordering::Relaxed);
+        }
+        if state.load(Ordering::Relaxed) { unauthorized() } else { crate::world::succeeded("ok") }
+    });
+    let relay = Relay::builder(&world.outbox).operation("pay", operation).build().unwrap();
+    relay.drain().unwrap();
+    let left = "SELECT count(*) FROM outbox_lease WHERE state = 'pending'";
+    let done = world.number("SELECT count(*) FROM outbox_receipt");
+    assert_eq!(done + world.number(left), 5000);
+    assert!((2000..=2501).contains(&done), "{done}");
+    expired.store(false, Ordering::Relaxed);
+    world.outbox.resume("pay", "alice", Some("new token")).unwrap();
+    for _ in 0..20 {
+        relay.drain().unwrap();
+        world.advance(5);
+    }
+    assert_eq!(world.number("SELECT count(*) FROM outbox_receipt"), 5000);
+    assert!(sent.iter().all(|count| count.load(Ordering::Relaxed) <= 2));
+}
+
 #[test]
 fn the_breaker_opens_probes_one_at_a_time_and_closes() {
     let world = World::new();

@@ -94,3 +94,39 @@ fn the_breaker_is_one_for_all_processes() {
     assert_eq!(scene.downstream.distinct_keys().len(), 200);
     assert!(scene.downstream.requests().len() <= seen + 1 + 200 + 10);
 }
+
+/// Two relays race for what is left, and one dies with what it had taken: never more than the
+/// budget in any second, never more spent than there is, and what is known to be unused comes back.
+#[test]
+fn budgets_hold_over_processes_and_a_kill() {
+    let scene = Scene::new(0);
+    let intents: Vec<_> = (0..200).map(|n| pay(&n.to_string()).cost(2)).collect();
+    scene.outbox.transact(|tx| scene.outbox.enqueue_all(tx, &intents)).unwrap();
+    let start = || {
+        let mut relay = Process::thrifty_relay(&scene.path);
+        relay.waits_until_it_says("started");
+        relay
+    };
+    let mut relays = [start(), start()];
+    let conn = Connection::open(&scene.path).unwrap();
+    let number = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut killed = false;
+    // 300 at 2 each are 150 intents.
+    while number("SELECT count(*) FROM outbox_spend") < 150 {
+        assert!(Instant::now() < deadline, "{}", number("SELECT count(*) FROM outbox_spend"));
+        if !killed && number("SELECT count(*) FROM outbox_receipt") >= 60 {
+            relays[0].kill();
+            relays[0] = start();
+            killed = true;
+        }
+        std::thread::yield_now();
+    }
+    drop(relays);
+    assert_eq!(number("SELECT sum(cost) FROM outbox_spend"), 300);
+    let most = "SELECT max((SELECT count(*) FROM outbox_spend b WHERE b.at > a.at - 1000 AND b.at <= a.at))
+                FROM outbox_spend a";
+    assert!(number(most) <= 40, "{}", number(most));
+    let (id, _) = scene.outbox.why(200, None).unwrap();
+    assert_eq!(id, "budget");
+}

@@ -31,6 +31,11 @@ impl Process {
         Self::start("careful-relay", path, &[url, "deduplicates"])
     }
 
+    /// A relay that may send 40 in any second and spend 300 an hour.
+    pub fn thrifty_relay(path: &Path) -> Self {
+        Self::start("thrifty-relay", path, &[""])
+    }
+
     /// Starts a process that enqueues entities `name-FROM` to `name-TO` and tells of each that it
     /// committed; one in ten is rolled back.
     pub fn enqueuer(path: &Path, name: &str, count: usize) -> Self {
@@ -114,6 +119,7 @@ fn child() {
     match role.as_str() {
         "relay" => relay(Path::new(&path), arguments[0], arguments[1], false),
         "careful-relay" => relay(Path::new(&path), arguments[0], arguments[1], true),
+        "thrifty-relay" => thrifty_relay(Path::new(&path)),
         _ => enqueuer(Path::new(&path), arguments[0], arguments[1].parse().unwrap()),
     }
 }
@@ -159,6 +165,23 @@ fn relay(path: &Path, url: &str, downstream: &str, careful: bool) {
         .unwrap();
     say("started");
     // Ends with the parent.
+    let _ = std::io::stdin().read_line(&mut String::new());
+    drop(handle);
+}
+
+/// A relay without a downstream that may send 40 in any second, and spend 300 in all.
+fn thrifty_relay(path: &Path) {
+    let outbox = Outbox::open(path).unwrap();
+    let handler = |delivery: &sqlite_outbox::Delivery| {
+        say(format_args!("sent {}", delivery.id()));
+        sqlite_outbox::Outcome::Succeeded(sqlite_outbox::Receipt::new())
+    };
+    let operation = Operation::new(Downstream::DeduplicatesByKey { window: WINDOW }, handler)
+        .max_per(40, Duration::from_secs(1))
+        .max_cost(300, Duration::from_secs(3600));
+    let relay = Relay::builder(&outbox).operation("pay", operation).build().unwrap();
+    let handle = relay.start().unwrap();
+    say("started");
     let _ = std::io::stdin().read_line(&mut String::new());
     drop(handle);
 }

@@ -193,6 +193,11 @@ fn scene(rule: Rule) -> (Scene, i64) {
             let scene = answered(Outcome::MaybeSent(failure("timeout")));
             (scene.advance(24 * 3600 - 59), 1)
         }
+        Rule::Attempts => {
+            let mut scene = answered(Outcome::Transient(failure("transient"))).advance(3600);
+            scene.relay = Some(scene.relay("pay", DEDUPLICATES, |o| o.max_attempts(1)));
+            (scene, 1)
+        }
         Rule::Paused => (Scene::paused_by(PauseKind::Operator), 1),
         Rule::Probing => {
             let scene = Scene::paused_by(PauseKind::Breaker).advance(60).held_by_another();
@@ -233,6 +238,7 @@ fn words(rule: Rule) -> &'static [&'static str] {
         Rule::Unreadable => &["outbox.payload", "review"],
         Rule::Expired => &["expired", "since 2027-01-15T08:01:00Z"],
         Rule::InDoubt => &["attempt of 2027-01-15T08:00:00Z", "forgotten the key"],
+        Rule::Attempts => &["used up: 1 of 1"],
         Rule::Paused => &["alice", "until it is resumed", "their maintenance"],
         Rule::Probing => &["another intent tries"],
         Rule::Throttled => &["until 2027-01-15T08:00:30Z"],
