@@ -362,52 +362,6 @@ fn a_stored_contract_is_weakened_only_on_purpose() {
     assert_eq!(holds(), short, "the shorter window");
 }
 
-/// An old relay must not go on in a file that a newer build has migrated.
-#[test]
-fn an_older_relay_stops_when_the_schema_moves_on() {
-    let world = World::new();
-    world.enqueue(&pay("a"));
-    let (relay, started) = (world.relay(DEDUPLICATES), world.relay(DEDUPLICATES));
-    relay.drain().unwrap();
-    world.sql("UPDATE outbox_meta SET schema_version = 2");
-    world.enqueue(&pay("b"));
-    world.enqueue(&pay("c"));
-    let error = relay.drain().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Schema);
-    assert!(error.to_string().contains("migrated"), "{error}");
-    let error = started.start().unwrap().shutdown_when_stopped();
-    assert_eq!(error.kind(), ErrorKind::Schema);
-    assert_eq!(world.script.seen().len(), 1);
-    assert_eq!(world.number("SELECT count(*) FROM outbox_lease WHERE state = 'pending'"), 2);
-}
-
-/// An outcome that is known when the schema moves on is written down all the same, under its
-/// claim: otherwise a migration would put every delivery on the way in doubt.
-#[test]
-fn what_is_known_when_the_schema_moves_on_is_recorded() {
-    for workers in [1, 2] {
-        let world = Arc::new(World::new());
-        for n in 0..50 {
-            world.enqueue(&pay(&n.to_string()));
-        }
-        let inner = Arc::clone(&world);
-        let moved = std::sync::OnceLock::new();
-        let operation = Operation::new(DEDUPLICATES, move |delivery: &sqlite_outbox::Delivery| {
-            if delivery.id() == 1 {
-                inner.sql("UPDATE outbox_meta SET schema_version = 2");
-                moved.set(()).unwrap();
-            }
-            moved.wait();
-            succeeded("ok")
-        });
-        let relay = Relay::builder(&world.outbox).operation("pay", operation).workers(workers);
-        let relay = relay.batch(1).build().unwrap();
-        assert_eq!(relay.drain().unwrap_err().kind(), ErrorKind::Schema);
-        assert_eq!(world.entry(1).status, Status::Succeeded);
-        assert_eq!(world.number("SELECT count(*) FROM outbox_lease WHERE state = 'in_flight'"), 0);
-    }
-}
-
 /// A handler that drains its own relay would wait for itself.
 #[test]
 fn a_drain_within_a_drain_is_refused() {
@@ -427,19 +381,6 @@ fn a_drain_within_a_drain_is_refused() {
         .unwrap();
     let relay = relay.get_or_init(|| built);
     assert_eq!(relay.drain().unwrap().succeeded, 1);
-}
-
-trait ShutdownWhenStopped {
-    fn shutdown_when_stopped(self) -> sqlite_outbox::Error;
-}
-
-impl ShutdownWhenStopped for sqlite_outbox::RelayHandle {
-    fn shutdown_when_stopped(self) -> sqlite_outbox::Error {
-        while self.is_running() {
-            std::thread::yield_now();
-        }
-        self.shutdown(Duration::from_secs(10)).unwrap_err()
-    }
 }
 
 /// The record assumed that its row exists.

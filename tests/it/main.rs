@@ -39,6 +39,7 @@ mod record;
 mod regressions;
 mod relay;
 mod replay;
+mod reserve;
 #[cfg(feature = "http")]
 mod retries;
 mod schema;

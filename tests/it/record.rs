@@ -1,12 +1,15 @@
 //! What a recorded outcome does to a row.
 
-use sqlite_outbox::{Delivery, ErrorKind, Status};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use sqlite_outbox::Downstream::Unprotected;
+use sqlite_outbox::{Delivery, ErrorKind, Handler, Operation, Outcome, Relay, Status};
 
 use crate::world::{
-    DEDUPLICATES, START, World, limited, maybe_sent, needs_review, not_sent, pay, rejected,
-    relay_on, transient,
+    DEDUPLICATES, START, World, exact_backoff, limited, maybe_sent, needs_review, not_sent, pay,
+    rejected, relay_on, succeeded, transient, until,
 };
-use sqlite_outbox::Downstream::Unprotected;
 
 #[test]
 fn success_settles_with_its_receipt() {
@@ -138,4 +141,62 @@ fn doubt_turns_a_later_rejection_into_a_review() {
     world.advance(10);
     relay.drain().unwrap();
     assert_eq!(world.entry(id).status, Status::NeedsReview);
+}
+
+/// A write that failed after a successful send was handled like a failed send. The success is
+/// known here: the write is tried again, never the request.
+#[test]
+fn an_outcome_that_cannot_be_written_is_kept() {
+    struct Quick(Box<dyn Fn(&Delivery) -> Outcome + Send + Sync>);
+    impl Handler for Quick {
+        fn deliver(&self, delivery: &Delivery) -> Outcome {
+            (self.0)(delivery)
+        }
+        fn time_limit(&self) -> Duration {
+            Duration::from_millis(1)
+        }
+    }
+    for (outcome, status) in [(succeeded("ok"), Status::Succeeded), (transient(), Status::Pending)]
+    {
+        for workers in [1, 2] {
+            let world = World::new();
+            let ids = [world.enqueue(&pay("a")), world.enqueue(&pay("b"))];
+            world.batch(
+                "CREATE TRIGGER bug BEFORE INSERT ON outbox_event
+                 BEGIN SELECT RAISE(ABORT, 'the disk is gone'); END",
+            );
+            let sent: Arc<Mutex<Vec<i64>>> = Arc::default();
+            let (sends, says) = (Arc::clone(&sent), outcome.clone());
+            let handler = Quick(Box::new(move |delivery| {
+                sends.lock().unwrap().push(delivery.id());
+                says.clone()
+            }));
+            let pay = Operation::new(DEDUPLICATES, handler).backoff(exact_backoff());
+            let relay = Relay::builder(&world.outbox)
+                .operation("pay", pay)
+                .workers(workers)
+                .lease(Duration::from_millis(2));
+            let relay = relay.build().unwrap();
+            // It waits for as long as it takes, unless it is told to stop; and then it keeps what
+            // it knows.
+            std::thread::scope(|scope| {
+                let drain = scope.spawn(|| relay.drain());
+                until(|| !sent.lock().unwrap().is_empty());
+                relay.stop_drain();
+                let error = drain.join().unwrap().unwrap_err();
+                assert!(error.to_string().contains("the disk is gone"), "{error}");
+                let drain = scope.spawn(|| relay.drain());
+                world.batch("DROP TRIGGER bug");
+                drain.join().unwrap().unwrap();
+            });
+            let mut sent = sent.lock().unwrap().clone();
+            sent.sort_unstable();
+            assert_eq!(sent, ids, "each once");
+            for id in ids {
+                let entry = world.entry(id);
+                assert_eq!((entry.status, entry.attempts), (status, 1));
+                assert_eq!(world.story(id).len(), 1);
+            }
+        }
+    }
 }

@@ -12,12 +12,9 @@ use sqlite_outbox::{
 };
 
 use crate::world::{
-    DEDUPLICATES, World, exact_backoff, interrupted, maybe_sent, pay, relay_on, succeeded,
-    transient,
+    DEDUPLICATES, LONG, World, exact_backoff, interrupted, maybe_sent, pay, relay_on, succeeded,
+    until,
 };
-
-/// How long a test waits for what must happen, before it says that it did not.
-const LONG: Duration = Duration::from_secs(20);
 
 /// A handler that tells which row it was given, waits for leave, and succeeds.
 fn gated() -> (impl Fn(&Delivery) -> Outcome + Send + Sync + 'static, Receiver<i64>, Sender<()>) {
@@ -47,15 +44,6 @@ fn relay_with(world: &World, workers: usize, handler: impl Handler + 'static) ->
 fn count(world: &World, status: Status) -> usize {
     let filter = Filter { status: Some(status), ..Filter::default() };
     world.outbox.list(&filter).unwrap().len()
-}
-
-/// Waits for a state of the file that must come about.
-fn until(mut holds: impl FnMut() -> bool) {
-    let began = std::time::Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < LONG, "it did not come about");
-        std::thread::yield_now();
-    }
 }
 
 #[test]
@@ -404,65 +392,8 @@ fn an_observer_that_panics_is_contained() {
     assert_eq!(*told.lock().unwrap(), [(a, Status::Pending), (b, Status::Succeeded)]);
 }
 
-/// A write that failed after a successful send was handled like a failed send. The success is
-/// known here: the write is tried again, never the request.
-#[test]
-fn an_outcome_that_cannot_be_written_is_kept() {
-    struct Quick(Box<dyn Fn(&Delivery) -> Outcome + Send + Sync>);
-    impl Handler for Quick {
-        fn deliver(&self, delivery: &Delivery) -> Outcome {
-            (self.0)(delivery)
-        }
-        fn time_limit(&self) -> Duration {
-            Duration::from_millis(1)
-        }
-    }
-    for (outcome, status) in [(succeeded("ok"), Status::Succeeded), (transient(), Status::Pending)]
-    {
-        for workers in [1, 2] {
-            let world = World::new();
-            let ids = [world.enqueue(&pay("a")), world.enqueue(&pay("b"))];
-            world.batch(
-                "CREATE TRIGGER bug BEFORE INSERT ON outbox_event
-                 BEGIN SELECT RAISE(ABORT, 'the disk is gone'); END",
-            );
-            let sent: Arc<Mutex<Vec<i64>>> = Arc::default();
-            let (sends, says) = (Arc::clone(&sent), outcome.clone());
-            let handler = Quick(Box::new(move |delivery| {
-                sends.lock().unwrap().push(delivery.id());
-                says.clone()
-            }));
-            let pay = Operation::new(DEDUPLICATES, handler).backoff(exact_backoff());
-            let relay = Relay::builder(&world.outbox)
-                .operation("pay", pay)
-                .workers(workers)
-                .lease(Duration::from_millis(2));
-            let relay = relay.build().unwrap();
-            // It waits for as long as it takes, unless it is told to stop; and then it keeps what
-            // it knows.
-            std::thread::scope(|scope| {
-                let drain = scope.spawn(|| relay.drain());
-                until(|| !sent.lock().unwrap().is_empty());
-                relay.stop_drain();
-                let error = drain.join().unwrap().unwrap_err();
-                assert!(error.to_string().contains("the disk is gone"), "{error}");
-                let drain = scope.spawn(|| relay.drain());
-                world.batch("DROP TRIGGER bug");
-                drain.join().unwrap().unwrap();
-            });
-            let mut sent = sent.lock().unwrap().clone();
-            sent.sort_unstable();
-            assert_eq!(sent, ids, "each once");
-            for id in ids {
-                let entry = world.entry(id);
-                assert_eq!((entry.status, entry.attempts), (status, 1));
-                assert_eq!(world.story(id).len(), 1);
-            }
-        }
-    }
-}
-
-/// The same in a started relay, with the write lock held by another process.
+/// An outcome that cannot be written waits, in a started relay too, while another process holds
+/// the write lock.
 #[test]
 fn an_outcome_waits_for_the_lock() {
     let world = Arc::new(World::new());

@@ -1,12 +1,12 @@
 //! The tables: made, found, refused, and written by others.
 
 use std::process::Command;
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 
 use sqlite_outbox::rusqlite::Connection;
-use sqlite_outbox::{ErrorKind, Outbox, Status};
+use sqlite_outbox::{Delivery, ErrorKind, Operation, Outbox, Relay, Status};
 
-use crate::world::{DEDUPLICATES, World, pay};
+use crate::world::{DEDUPLICATES, LONG, World, pay, succeeded, until};
 
 #[test]
 fn a_new_file_is_made_and_found_again() {
@@ -169,4 +169,52 @@ except sqlite3.IntegrityError as error:
     assert_eq!(world.drain(DEDUPLICATES).succeeded, 2);
     let bodies: Vec<String> = world.script.seen().iter().map(|d| d.payload().to_owned()).collect();
     assert_eq!(bodies, [r#"{"amount": 1}"#, r#"{"text": "é"}"#]);
+}
+
+/// An old relay must not go on in a file that a newer build has migrated.
+#[test]
+fn an_older_relay_stops_when_the_schema_moves_on() {
+    let world = World::new();
+    world.enqueue(&pay("a"));
+    let (relay, started) = (world.relay(DEDUPLICATES), world.relay(DEDUPLICATES));
+    relay.drain().unwrap();
+    world.sql("UPDATE outbox_meta SET schema_version = 2");
+    world.enqueue(&pay("b"));
+    world.enqueue(&pay("c"));
+    let error = relay.drain().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Schema);
+    assert!(error.to_string().contains("migrated"), "{error}");
+    let handle = started.start().unwrap();
+    until(|| !handle.is_running());
+    let error = handle.shutdown(LONG).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Schema);
+    assert_eq!(world.script.seen().len(), 1);
+    assert_eq!(world.number("SELECT count(*) FROM outbox_lease WHERE state = 'pending'"), 2);
+}
+
+/// An outcome that is known when the schema moves on is written down all the same, under its
+/// claim: otherwise a migration would put every delivery on the way in doubt.
+#[test]
+fn what_is_known_when_the_schema_moves_on_is_recorded() {
+    for workers in [1, 2] {
+        let world = Arc::new(World::new());
+        for n in 0..50 {
+            world.enqueue(&pay(&n.to_string()));
+        }
+        let inner = Arc::clone(&world);
+        let moved = std::sync::OnceLock::new();
+        let operation = Operation::new(DEDUPLICATES, move |delivery: &Delivery| {
+            if delivery.id() == 1 {
+                inner.sql("UPDATE outbox_meta SET schema_version = 2");
+                moved.set(()).unwrap();
+            }
+            moved.wait();
+            succeeded("ok")
+        });
+        let relay = Relay::builder(&world.outbox).operation("pay", operation).workers(workers);
+        let relay = relay.batch(1).build().unwrap();
+        assert_eq!(relay.drain().unwrap_err().kind(), ErrorKind::Schema);
+        assert_eq!(world.entry(1).status, Status::Succeeded);
+        assert_eq!(world.number("SELECT count(*) FROM outbox_lease WHERE state = 'in_flight'"), 0);
+    }
 }

@@ -230,3 +230,15 @@ pub fn needs_review() -> Outcome {
 pub fn immediate(conn: &mut Connection) -> sqlite_outbox::rusqlite::Transaction<'_> {
     conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap()
 }
+
+/// How long a test waits for what must happen, before it says that it did not.
+pub const LONG: Duration = Duration::from_secs(20);
+
+/// Waits for a state of the file that must come about.
+pub fn until(mut holds: impl FnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < LONG, "it did not come about");
+        std::thread::yield_now();
+    }
+}
