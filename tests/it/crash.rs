@@ -219,15 +219,20 @@ fn finish(scene: &Scene) {
         expire_leases(&scene.path, owner);
     }
     let _relay = scene.relay("/ok", "deduplicates");
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let (mut least, mut since) = (i64::MAX, std::time::Instant::now());
     loop {
         let review = Filter { status: Some(Status::NeedsReview), ..Filter::default() };
         scene.outbox.replay_all(&review, "test", None, false).unwrap();
-        if scene.number("SELECT count(*) FROM outbox_lease") == 0 {
+        let left = scene.number("SELECT count(*) FROM outbox_lease");
+        if left == 0 {
             return;
         }
-        let still = scene.outbox.stats().unwrap();
-        assert!(std::time::Instant::now() < deadline, "not finished: {still:?}");
+        // A busy machine may take its time, as long as it gets on.
+        if left < least {
+            (least, since) = (left, std::time::Instant::now());
+        }
+        let still = || scene.outbox.stats().unwrap();
+        assert!(since.elapsed().as_secs() < 60, "no progress: {:?}", still());
         // The downstream hears of every step towards the end.
         let seen = scene.downstream.requests().len();
         scene.downstream.wait_for(seen + 1, std::time::Duration::from_millis(200));
