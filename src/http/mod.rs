@@ -324,7 +324,7 @@ impl Http {
 
     /// Sends the request and reads the answer without judging it.
     pub(crate) fn ask(&self, delivery: &Delivery) -> Result<Answer, Outcome> {
-        let prepared = self.prepare(delivery).map_err(Outcome::Rejected)?;
+        let prepared = self.prepare(delivery)?;
         let agent = self.agent.get_or_init(|| {
             exchange::agent(&self.timeouts, self.trust.clone(), TlsConfig::default())
         });

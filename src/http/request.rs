@@ -9,7 +9,7 @@ use super::exchange::{Prepared, refused};
 use crate::core::contract::Downstream;
 use crate::core::endpoint::{check_endpoint, expand, origin};
 use crate::core::header::{check_headers_beside, is_value};
-use crate::core::outcome::Failure;
+use crate::core::outcome::{Failure, Outcome};
 use crate::handler::Delivery;
 
 struct Target {
@@ -20,11 +20,17 @@ struct Target {
 }
 
 impl Http {
-    /// Builds the request, or says why this delivery can never be sent as it is.
-    pub(super) fn prepare<'a>(&self, delivery: &'a Delivery) -> Result<Prepared<'a>, Failure> {
-        let target = self.target(delivery)?;
+    /// Builds the request, or says why this delivery cannot be sent as it is.
+    pub(super) fn prepare<'a>(&self, delivery: &'a Delivery) -> Result<Prepared<'a>, Outcome> {
+        let Some(endpoint) = delivery.endpoint().or(self.endpoint.as_deref()) else {
+            // The intent is not to blame: it waits for a relay that knows where it goes.
+            let reason = "there is no endpoint: the intent names none and this relay has none \
+                          configured for the operation";
+            return Err(Outcome::NotSent(Failure::new("endpoint", reason)));
+        };
+        let target = self.target(delivery, endpoint).map_err(Outcome::Rejected)?;
         let reject = |class: &'static str, reason: String| {
-            Failure::new(class, format!("{}: {reason}", target.origin))
+            Outcome::Rejected(Failure::new(class, format!("{}: {reason}", target.origin)))
         };
         let method = Method::from_bytes(delivery.method().as_bytes())
             .ok()
@@ -47,21 +53,12 @@ impl Http {
         Ok(Prepared { request, body, origin: target.origin })
     }
 
-    fn target(&self, delivery: &Delivery) -> Result<Target, Failure> {
-        let reject = |reason: String| Failure::new("endpoint", reason);
-        let own = delivery.endpoint();
-        let Some(text) = own.or(self.endpoint.as_deref()) else {
-            return Err(reject(
-                "there is no endpoint: the intent names none and the operation has none \
-                 configured"
-                    .to_owned(),
-            ));
-        };
-        let uri = check_endpoint(text)
-            .and_then(|_| expand(text, &delivery.wire_key(), delivery.entity()))
-            .map_err(|error| reject(error.to_string()))?;
+    fn target(&self, delivery: &Delivery, endpoint: &str) -> Result<Target, Failure> {
+        let uri = check_endpoint(endpoint)
+            .and_then(|_| expand(endpoint, &delivery.wire_key(), delivery.entity()))
+            .map_err(|error| Failure::new("endpoint", error.to_string()))?;
         let origin = origin(&uri);
-        let trusted = own.is_none() || self.trust.trusts(&origin);
+        let trusted = delivery.endpoint().is_none() || self.trust.trusts(&origin);
         let secure = uri.scheme_str() == Some("https");
         // Without a range there is no address that would be let through; say so without asking
         // for the name.

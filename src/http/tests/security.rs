@@ -79,7 +79,7 @@ fn an_earlier_endpoint_is_not_trusted_any_more() {
 fn endpoints_that_cannot_be_used_are_refused_for_good() {
     let http = Http::new();
     let outcome = http.deliver(&delivery("k"));
-    assert_eq!(kind(&outcome), ("rejected", "endpoint"));
+    assert_eq!(kind(&outcome), ("not_sent", "endpoint"));
     for endpoint in [
         "",
         "api.example.com/x",
