@@ -20,6 +20,14 @@ pub(crate) struct Budget {
     pub window_ms: i64,
 }
 
+impl Budget {
+    /// The amount, and the time it is for.
+    pub fn as_stored(&self) -> (u64, Duration) {
+        let plain = |number: i64| u64::try_from(number).unwrap_or(0);
+        (plain(self.amount), Duration::from_millis(plain(self.window_ms)))
+    }
+}
+
 /// Whose sends a budget counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {

@@ -53,6 +53,14 @@ pub struct StoredContract {
     pub max_in_flight: Option<usize>,
     /// At most so many sends in such a time, over all relays.
     pub rate: Option<(u32, Duration)>,
+    /// At most so many sends in any stretch of such a time, over all relays.
+    pub max_per: Option<(u64, Duration)>,
+    /// At most so much cost in any stretch of such a time, over all relays.
+    pub max_cost: Option<(u64, Duration)>,
+    /// The same as `max_per`, for each tenant.
+    pub max_per_tenant: Option<(u64, Duration)>,
+    /// The same as `max_cost`, for each tenant.
+    pub max_cost_per_tenant: Option<(u64, Duration)>,
     /// Who or what has paused it. Its intents wait then, and use up nothing.
     pub paused: Option<PauseKind>,
     /// When the pause ends, or when the next intent may try whether it can, in UTC milliseconds;

@@ -3,6 +3,7 @@
 //! Out of scope: looking at the file. The store asks the rules in their order, with the figures
 //! and predicates of the claim.
 
+use super::budget::Budget;
 use super::contract::Downstream;
 use super::decide::{Withheld, why_no_repeat};
 use super::flow::{Closed, Pause, PauseKind};
@@ -173,6 +174,14 @@ impl Why {
     pub fn used_up(attempts: u32, max: u32) -> Self {
         let text = format!("its attempts are used up: {attempts} of {max}");
         Self::new(Rule::Attempts, text)
+    }
+
+    pub fn never_fits(cost: i64, budget: &Budget) -> Self {
+        let text = format!(
+            "it costs {cost}, which is more than the whole budget {budget}; the next claim sets it \
+             aside for a person"
+        );
+        Self::new(Rule::Budget, text)
     }
 
     pub fn closed(operation: &str, closed: &Closed, until: Option<i64>) -> Self {

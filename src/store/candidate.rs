@@ -17,13 +17,6 @@ pub(super) struct Candidate {
     pub intent: Result<StoredIntent, String>,
 }
 
-impl Candidate {
-    /// Whether it can be read, or why not.
-    pub fn readable(&self) -> Result<(), &str> {
-        self.intent.as_ref().map(drop).map_err(String::as_str)
-    }
-}
-
 /// An intent as the file holds it.
 pub(super) struct StoredIntent {
     pub tenant_id: String,

@@ -30,7 +30,7 @@ pub(crate) use schema::VERSION as SCHEMA_VERSION;
 pub(crate) use step::{Rules, Step};
 pub(crate) use writer::Writer;
 
-use crate::core::budget::Budget;
+use crate::core::budget::{Budget, Kind, Scope};
 use crate::core::contract::StoredContract;
 use crate::core::entry::{AuditEvent, Entry, Filter, OperationStats};
 use crate::core::intent::Prepared;
@@ -128,6 +128,10 @@ impl Store {
         let mut operations = Vec::new();
         for (operation, contract) in contract::all(&conn)? {
             let pause = flow::load(&conn, &operation)?.and_then(|flow| flow.pause);
+            let budgets = budget::load(&conn, &operation)?;
+            let budget = |scope, kind| {
+                budgets.iter().find(|b| (b.scope, b.kind) == (scope, kind)).map(Budget::as_stored)
+            };
             operations.push(StoredContract {
                 operation,
                 downstream: contract.downstream,
@@ -137,6 +141,10 @@ impl Store {
                 key_recipe: contract.key_recipe,
                 max_in_flight: contract.limits.max_in_flight,
                 rate: contract.limits.rate.map(|rate| (rate.count, rate.per)),
+                max_per: budget(Scope::Operation, Kind::Sends),
+                max_cost: budget(Scope::Operation, Kind::Cost),
+                max_per_tenant: budget(Scope::Tenant, Kind::Sends),
+                max_cost_per_tenant: budget(Scope::Tenant, Kind::Cost),
                 paused: pause.as_ref().map(|pause| pause.kind),
                 paused_until: pause.as_ref().and_then(|pause| pause.until),
                 paused_since: pause.as_ref().map(|pause| pause.since),

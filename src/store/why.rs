@@ -3,11 +3,12 @@
 
 use rusqlite::{Connection, OptionalExtension, named_params};
 
-use super::budget::Purse;
+use super::budget::{Asking, Purse};
 use super::step::HEAD;
 use super::{claim, contract, flow, operator, read};
+use crate::core::budget::Fit;
 use crate::core::decide;
-use crate::core::flow::Gate;
+use crate::core::flow::{Closed, Gate};
 use crate::core::status::Status;
 use crate::core::why::{Settled, Why};
 use crate::error::{Error, ErrorKind, Result};
@@ -36,9 +37,10 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<(u32, u32)>, now: i6
     let Some(candidate) = claim::candidate(&tx, id, &row.operation)? else {
         return Ok(Why::queued(None));
     };
-    if let Err(reason) = candidate.readable() {
-        return Ok(Why::unreadable(reason));
-    }
+    let intent = match &candidate.intent {
+        Ok(intent) => intent,
+        Err(reason) => return Ok(Why::unreadable(reason)),
+    };
     let policy = operator::cautious(Some(&contract));
     if let Some(withheld) = decide::withheld(&candidate.facts, &policy, now) {
         let at = match withheld {
@@ -52,6 +54,15 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<(u32, u32)>, now: i6
     }
     if let Some(why) = held_back(&tx, &row, due_at, shard, now)? {
         return Ok(why);
+    }
+    let asking = Asking { id, tenant_id: &intent.tenant_id, cost: intent.cost };
+    match Purse::open(&tx, &row.operation, now)?.fit(&tx, asking)? {
+        Fit::Fits => {}
+        Fit::PutOff(used_up) | Fit::Waits(used_up) => {
+            let until = Some(used_up.until);
+            return Ok(Why::closed(&row.operation, &Closed::Budget(used_up), until));
+        }
+        Fit::Never(budget) => return Ok(Why::never_fits(intent.cost, &budget)),
     }
     if let Some(shard) = shard.filter(|&shard| !is_of(id, shard)) {
         return Ok(Why::other_shard(id, shard));

@@ -117,6 +117,10 @@ fn to_json(known: &StoredContract) -> Value {
         "max_in_flight": known.max_in_flight,
         "rate_count": known.rate.map(|(count, _)| count),
         "rate_ms": known.rate.map(|(_, per)| millis(per)),
+        "max_per": known.max_per.map(budget),
+        "max_cost": known.max_cost.map(budget),
+        "max_per_tenant": known.max_per_tenant.map(budget),
+        "max_cost_per_tenant": known.max_cost_per_tenant.map(budget),
         "paused": known.paused.map(PauseKind::as_str),
         "paused_since": known.paused_since,
         "paused_until": known.paused_until,
@@ -158,7 +162,21 @@ fn limits(known: &StoredContract) -> String {
         };
         limits.push(format!("{count}/{per}"));
     }
+    for (budget, of, whose) in [
+        (known.max_per, "", ""),
+        (known.max_cost, "cost ", ""),
+        (known.max_per_tenant, "", " and tenant"),
+        (known.max_cost_per_tenant, "cost ", " and tenant"),
+    ] {
+        if let Some((amount, window)) = budget {
+            limits.push(format!("{of}{amount} per {}{whose}", short(window)));
+        }
+    }
     if limits.is_empty() { dash() } else { limits.join(", ") }
+}
+
+fn budget((amount, window): (u64, Duration)) -> Value {
+    json!({ "amount": amount, "window_ms": millis(window) })
 }
 
 fn short(duration: Duration) -> String {

@@ -17,7 +17,9 @@ max_in_flight = 4
 breaker_after = 3
 rate = "20/s"
 owner = "payments team"
-key_recipe = "order id, version bumped on each change""#;
+key_recipe = "order id, version bumped on each change"
+max_per = "100/1h"
+max_cost_per_tenant = "5000/24h""#;
 
 #[test]
 fn a_pause_holds_back_what_a_relay_would_send() {
@@ -40,14 +42,25 @@ fn a_pause_holds_back_what_a_relay_would_send() {
         "operation": "pay", "downstream": "deduplicates", "window_ms": 7_200_000,
         "on_dead": "block", "provider": "stripe", "owner": "payments team",
         "key_recipe": "order id, version bumped on each change", "max_in_flight": 4,
-        "rate_count": 20, "rate_ms": 1000, "paused": "operator", "paused_until": null,
+        "rate_count": 20, "rate_ms": 1000,
+        "max_per": {"amount": 100, "window_ms": 3_600_000}, "max_cost": null,
+        "max_per_tenant": null,
+        "max_cost_per_tenant": {"amount": 5000, "window_ms": 86_400_000},
+        "paused": "operator", "paused_until": null,
         "paused_since": row["paused_since"], "paused_by": "ann",
         "paused_reason": "their maintenance",
     });
     assert_eq!(*row, expected);
     assert!(row["paused_since"].is_i64());
     let text = desk.ok(&["operations"]);
-    for words in ["2h", "4 in flight, 20/s", "payments team", "by ann, until it is resumed"] {
+    for words in [
+        "2h",
+        "4 in flight, 20/s",
+        "100 per 1h",
+        "cost 5000 per 1day and tenant",
+        "payments team",
+        "by ann, until it is resumed",
+    ] {
         assert!(text.contains(words), "{text}");
     }
     let stats = desk.ok(&["stats"]);
