@@ -64,6 +64,14 @@ impl PauseKind {
         [Self::Operator, Self::Auth, Self::Breaker].into_iter().find(|kind| kind.as_str() == word)
     }
 
+    /// How long it is until a probe at most; a person's pause is as long as it is.
+    fn longest_wait(self) -> Option<i64> {
+        match self.probe_backoff() {
+            Backoff::Exponential { cap, .. } if self != Self::Operator => Some(millis(cap)),
+            _ => None,
+        }
+    }
+
     /// How long until a probe, by the probes that have failed. Refused credentials do not mend
     /// themselves, so those are asked about rarely.
     fn probe_backoff(self) -> Backoff {
@@ -147,6 +155,10 @@ pub(crate) enum Closed {
 const PASSED_OVER_MAX: u32 = 10;
 /// While it resumes, the rows in flight may double this often.
 const RAMP_STEP_MS: i64 = 500;
+/// How long a downstream that says "too much" and not for how long is left alone, at most. A row
+/// that was tried often waits longer for itself, which is no reason for the others to.
+const UNASKED_MAX_MS: i64 = 60_000;
+
 /// After so many doublings there is no limit any more.
 const RAMP_STEPS: i64 = 8;
 
@@ -156,7 +168,11 @@ const RAMP_STEPS: i64 = 8;
 pub(crate) fn gate(flow: &Flow, in_flight: usize, left: &Left, now: i64) -> Gate {
     let limits = &flow.limits;
     let closed = |until, why| Gate::Closed { until, why };
-    let is_over = |pause: &Pause| pause.until.is_some_and(|until| until <= now);
+    let is_over = |pause: &Pause| {
+        // No wait for a probe is longer than its cap: the clock has been set back since.
+        let most = pause.kind.longest_wait().map(|most| now.saturating_add(most));
+        pause.until.is_some_and(|until| until <= now || most.is_some_and(|most| until > most))
+    };
     if let Some(pause) = flow.pause.as_ref().filter(|pause| !is_over(pause)) {
         return closed(pause.until, Closed::Paused(pause.clone()));
     }
@@ -288,9 +304,17 @@ impl Flow {
                 }
                 return None;
             }
-            Outcome::NotSent(_) | Outcome::MaybeSent(_) if !was_probe => return None,
-            Outcome::Limited(_) if !names_endpoint => {
-                self.throttled_until = self.throttled_until.max(delay);
+            Outcome::NotSent(failure) | Outcome::MaybeSent(failure) => {
+                // It says nothing about the downstream, so no pause ends by it.
+                let kind = self.pause.as_ref().filter(|_| was_probe).map(|pause| pause.kind);
+                return kind.and_then(|kind| self.fail(kind, &failure.message, true, (now, roll)));
+            }
+            Outcome::Succeeded(_) => {}
+            _ if names_endpoint && self.pause.is_some() => return None,
+            Outcome::Limited(failure) if !names_endpoint => {
+                let asked = failure.retry_after.map(|after| now.saturating_add(millis(after)));
+                let unasked = || delay.map(|at| at.min(now.saturating_add(UNASKED_MAX_MS)));
+                self.throttled_until = self.throttled_until.max(asked.or_else(unasked));
             }
             _ => {}
         }

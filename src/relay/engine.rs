@@ -240,7 +240,7 @@ impl Engine {
         if plan.is_some_and(|plan| !plan.space.is_closed()) {
             self.quiet = claims.quiet;
             self.wants_idle = claims.wants_idle.is_some();
-            self.maybe_more = claims.full || claims.quiet;
+            self.maybe_more = claims.more || claims.quiet;
             self.turn = claims.wants_idle.unwrap_or(self.turn.wrapping_add(1));
         }
         if renewing || (self.held.is_empty() && !claims.deliveries.is_empty()) {
@@ -401,8 +401,8 @@ struct Claims {
     quiet: bool,
     /// The lane whose next row must wait for an idle worker; it comes first then.
     wants_idle: Option<usize>,
-    /// A lane had as many due rows as there was room for.
-    full: bool,
+    /// A lane had as many due rows as there was room for, or was not looked through to its end.
+    more: bool,
 }
 
 fn write_back(
@@ -479,7 +479,8 @@ fn claim(step: &mut Step<'_>, lanes: &[Lane], plan: &mut Plan, lease_ms: i64) ->
         claims.quiet |= found.wants_to_be_alone;
         let bytes = found.deliveries.iter().map(|d| d.payload.len()).sum();
         plan.space.hold(index, found.deliveries.len(), bytes);
-        claims.full |= found.deliveries.len() == limit || plan.space.bytes_left() == 0;
+        let is_full = found.deliveries.len() == limit || plan.space.bytes_left() == 0;
+        claims.more |= is_full || found.is_unfinished;
         let is_alone = found.deliveries.first().is_some_and(|d| d.facts.lost > 0);
         claims.deliveries.extend(found.deliveries.into_iter().map(|delivery| (index, delivery)));
         if is_alone {

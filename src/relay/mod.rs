@@ -5,6 +5,7 @@ mod engine;
 mod handle;
 mod lane;
 mod operation;
+mod patience;
 mod queue;
 mod run;
 mod space;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, select, unbounded};
 
 use super::engine::{Engine, is_passing};
+use super::patience::Patience;
 use super::queue::Queue;
 use super::worker::{self, Report, Work};
 use super::{DrainReport, Shared};
@@ -450,48 +451,5 @@ impl Trouble {
 
     fn wait(&self) -> Option<Duration> {
         self.until.map(|until| until.saturating_duration_since(Instant::now()))
-    }
-}
-
-/// What a drain does about a file that cannot be written: it waits for as long as it has outcomes
-/// to write, and after an error that will not pass it writes those and ends.
-#[derive(Default)]
-struct Patience {
-    has_told: bool,
-    fatal: Option<Error>,
-}
-
-impl Patience {
-    fn may_claim(&self) -> bool {
-        self.fatal.is_none()
-    }
-
-    fn restored(&mut self) {
-        self.has_told = false;
-    }
-
-    /// Waits a moment, or gives the error back: where there is nothing to lose, or where the
-    /// drain was told to stop.
-    fn wait(&mut self, shared: &Shared, engine: &Engine, error: Error) -> Result<()> {
-        let nothing_to_lose = !engine.has_unwritten() && engine.held() == 0;
-        if nothing_to_lose || shared.stop.load(Ordering::Acquire) {
-            return Err(error);
-        }
-        if !is_passing(error.kind()) {
-            if self.fatal.is_some() {
-                return Err(error);
-            }
-            self.fatal = Some(error);
-            return Ok(());
-        }
-        if !std::mem::replace(&mut self.has_told, true) {
-            log::warn!("an outcome cannot be written yet and is kept: {error}");
-        }
-        std::thread::sleep(Duration::from_millis(100));
-        Ok(())
-    }
-
-    fn end(self) -> Result<()> {
-        self.fatal.map_or(Ok(()), Err)
     }
 }

@@ -17,7 +17,12 @@ use crate::handler::Delivery;
 const FORGET_MAX: i64 = 500;
 
 /// Stores the budgets of an operation in place of those that were there.
-pub(super) fn replace(conn: &Connection, operation: &str, budgets: &[Budget]) -> Result<()> {
+pub(super) fn replace(
+    conn: &Connection,
+    operation: &str,
+    budgets: &[Budget],
+    now: i64,
+) -> Result<()> {
     let stored = load(conn, operation)?;
     if stored.len() == budgets.len() && stored.iter().all(|budget| budgets.contains(budget)) {
         return Ok(());
@@ -36,13 +41,34 @@ pub(super) fn replace(conn: &Connection, operation: &str, budgets: &[Budget]) ->
             ":window_ms": budget.window_ms,
         })?;
     }
+    ask_again(conn, operation, now)
+}
+
+/// Lets rows that were put off for their tenant's budget ask again.
+pub(super) fn ask_again(conn: &Connection, operation: &str, now: i64) -> Result<()> {
+    conn.execute(
+        "UPDATE main.outbox_lease SET due_at = :now
+         WHERE operation = :operation AND state = 'pending' AND due_at > :now
+           AND error_class = 'budget'",
+        named_params! { ":operation": operation, ":now": now },
+    )?;
+    Ok(())
+}
+
+/// Counts what a clock that was ahead has entered as spent now, so that it is over one window
+/// from now, and not when that clock would have said.
+pub(super) fn correct_clock(conn: &Connection, operation: &str, now: i64) -> Result<()> {
+    conn.execute(
+        "UPDATE main.outbox_spend SET at = :now WHERE operation = :operation AND at > :now",
+        named_params! { ":operation": operation, ":now": now },
+    )?;
     Ok(())
 }
 
 pub(super) const BUDGETS: &str = "
     SELECT scope, kind, amount, window_ms FROM main.outbox_budget WHERE operation = ?1";
 
-fn load(conn: &Connection, operation: &str) -> Result<Vec<Budget>> {
+pub(super) fn load(conn: &Connection, operation: &str) -> Result<Vec<Budget>> {
     let mut statement = conn.prepare_cached(BUDGETS)?;
     let rows = statement.query_map([operation], |row| {
         let scope = Scope::parse(row.get_ref(0)?.as_str()?);

@@ -36,6 +36,8 @@ pub(crate) struct ClaimRequest<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Claimed {
     pub deliveries: Vec<Arc<Delivery>>,
+    /// Rows were moved out of the way, and there may be others behind them.
+    pub is_unfinished: bool,
     /// The next due row died with its process before and must be claimed alone: the relay
     /// should let what it holds finish first.
     pub wants_to_be_alone: bool,
@@ -89,6 +91,7 @@ impl Step<'_> {
                 // There is no such row, or it does not fit: the first one does.
                 passed_over = 0;
             } else if !batch.goes_on || put_off >= PUT_OFF_MAX {
+                claimed.is_unfinished |= batch.goes_on;
                 break;
             }
         }
@@ -127,7 +130,7 @@ impl Step<'_> {
                     }
                 }
                 Tried::PutOff => batch.put_off += 1,
-                Tried::Parked => {}
+                Tried::Parked => claimed.is_unfinished = true,
                 Tried::Waits => {
                     batch.is_stuck = claimed.deliveries.is_empty();
                     return Ok(batch);

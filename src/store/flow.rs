@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior, named_params}
 
 use super::record::Record;
 use super::step::{Rules, Step};
-use super::{contract, read};
+use super::{budget, contract, read};
 use crate::core::budget::Left;
 use crate::core::flow::{Closed, Flow, FlowMove, Gate, Pause, PauseKind, gate};
 use crate::core::outcome::Outcome;
@@ -286,6 +286,7 @@ pub(crate) fn resume(
     let mut flow = known(&tx, operation)?;
     let before = flow.pause.clone();
     let stood = flow.resume(now);
+    budget::ask_again(&tx, operation, now)?;
     if stood {
         insert_move(&tx, operation, FlowMove::Resumed, before.as_ref(), (actor, reason), now)?;
         save(&tx, operation, &flow)?;

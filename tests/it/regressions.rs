@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use sqlite_outbox::rusqlite::Connection;
 use sqlite_outbox::{
-    Delivery, Downstream, ErrorKind, Failure, Intent, OnDead, Operation, Outbox, Outcome, Relay,
-    RelayHandle, Status,
+    Delivery, Downstream, ErrorKind, Failure, Intent, OnDead, Operation, Outbox, Outcome,
+    PauseKind, Relay, RelayHandle, Status,
 };
 
-use crate::world::{DEDUPLICATES, World, maybe_sent, pay, rejected, relay_on, succeeded};
+use crate::world::{
+    DEDUPLICATES, LONG, START, World, maybe_sent, not_sent, pay, rejected, relay_on, succeeded,
+    until,
+};
 
 /// A row that had lost its process waited to be alone, and another operation's backlog never let
 /// it: the wish was forgotten by every step that was closed because of it.
@@ -205,4 +208,161 @@ fn plain_sql_cannot_store_credentials_in_an_address() {
     for good in ["https://example.com/a@b", "https://example.com?q=a@b/", "http://[::1]:80/"] {
         assert_eq!(insert(good).unwrap_or_else(|error| panic!("{good}: {error}")), 1);
     }
+}
+
+/// A relay that lacked an endpoint buried the backlog that another one would have sent.
+#[cfg(feature = "http")]
+#[test]
+fn a_relay_without_an_endpoint_buries_nothing() {
+    use sqlite_outbox::Http;
+
+    let (world, server) = (World::new(), crate::downstream::Downstream::start());
+    let id = world.enqueue(&pay("a"));
+    let without = relay_on(&world.outbox, Operation::new(DEDUPLICATES, Http::new()));
+    assert_eq!(without.drain().unwrap().retried, 1);
+    let entry = world.entry(id);
+    assert_eq!((entry.status, entry.attempts), (Status::Pending, 0));
+    assert!(entry.last_error.unwrap().contains("no endpoint"));
+    world.advance(3600);
+    let with = Http::new().endpoint(&server.url("/ok")).unwrap();
+    let with = relay_on(&world.outbox, Operation::new(DEDUPLICATES, with));
+    assert_eq!(with.drain().unwrap().succeeded, 1);
+}
+
+/// A drain that was told to stop while the file could not be written gave up an answer it had.
+#[test]
+fn a_stopped_drain_still_writes_what_it_knows() {
+    for workers in [1, 2] {
+        let world = Arc::new(World::new());
+        let id = world.enqueue(&pay("a"));
+        let sent: Arc<OnceLock<()>> = Arc::default();
+        let (inside, sends) = (Arc::clone(&world), Arc::clone(&sent));
+        let operation = Operation::new(Downstream::Unprotected, move |_: &Delivery| {
+            inside.batch(
+                "CREATE TRIGGER bug BEFORE INSERT ON outbox_event
+                 BEGIN SELECT RAISE(ABORT, 'the disk is full'); END",
+            );
+            sends.set(()).unwrap();
+            succeeded("ok")
+        });
+        let relay = Relay::builder(&world.outbox).operation("pay", operation).workers(workers);
+        let relay = relay.build().unwrap();
+        std::thread::scope(|scope| {
+            let drain = scope.spawn(|| relay.drain());
+            sent.wait();
+            relay.stop_drain();
+            // It tries again every 100 ms.
+            let began = std::time::Instant::now();
+            until(|| began.elapsed() > Duration::from_millis(400));
+            assert!(!drain.is_finished());
+            world.batch("DROP TRIGGER bug");
+            assert_eq!(drain.join().unwrap().unwrap().succeeded, 1);
+        });
+        assert_eq!(world.entry(id).status, Status::Succeeded);
+    }
+}
+
+/// Rows that a claim only moved out of the way were taken for the end of what is due, and the
+/// relay went to sleep in front of the next one.
+#[test]
+fn what_is_moved_out_of_the_way_holds_nobody_up() {
+    let world = World::new();
+    let outbox = world.on_real_time();
+    let mut intents: Vec<_> =
+        (0..2000).map(|n| pay(&format!("old{n}")).expires_in(Duration::from_millis(1))).collect();
+    intents.extend((0..2000).map(|n| pay(&format!("t{n}")).tenant("t")));
+    intents.push(pay("live").tenant("other"));
+    outbox.transact(|tx| outbox.enqueue_all(tx, &intents)).unwrap();
+    world.advance(1);
+    let operation = world.operation(DEDUPLICATES).max_per_tenant(1, Duration::from_secs(3600));
+    let began = std::time::Instant::now();
+    let handle = relay_on(&world.outbox, operation).start().unwrap();
+    until(|| world.entry(4001).status == Status::Succeeded);
+    // At a look every 250 ms this takes a minute.
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    handle.shutdown(LONG).unwrap();
+}
+
+/// One row that had been tried for days made the whole operation wait as long as itself.
+#[test]
+fn the_operation_waits_as_long_as_it_was_asked_to() {
+    for (asked, expected) in [(Some(1), 1000), (None, 60_000)] {
+        let world = World::new();
+        world.enqueue(&pay("a"));
+        world.sql("UPDATE outbox_lease SET tries = 14");
+        let mut failure = Failure::new("limited", "answered 429");
+        failure.retry_after = asked.map(Duration::from_secs);
+        world.script.then(Outcome::Limited(failure));
+        world.drain(DEDUPLICATES);
+        let until = world.number("SELECT throttled_until FROM outbox_operation");
+        assert!((START + 1000..=START + expected).contains(&until), "{}", until - START);
+    }
+}
+
+/// An address of a row's own that answered badly ended a pause of the configured one's.
+#[test]
+fn an_own_endpoint_ends_no_pause_by_a_bad_answer() {
+    for outcome in [maybe_sent(), rejected()] {
+        let world = World::new();
+        world.enqueue(&pay("a"));
+        let refused = Outcome::Unauthorized(Failure::new("auth", "answered 401"));
+        world.script.then(refused);
+        world.drain(DEDUPLICATES);
+        world.sql("UPDATE outbox_lease SET due_at = due_at + 1000000000");
+        world.enqueue(&pay("b").endpoint("https://example.com/"));
+        world.advance(3600);
+        world.script.then(outcome);
+        world.drain(DEDUPLICATES);
+        assert_eq!(world.script.seen().len(), 2);
+        let paused = world.outbox.operations().unwrap().remove(0).paused;
+        assert_eq!(paused, Some(PauseKind::Auth));
+    }
+}
+
+/// What was written while the clock was a year ahead held for that year.
+#[test]
+fn a_clock_that_was_ahead_closes_nothing() {
+    let year = 365 * 86_400_000;
+    for outcome in [not_sent(), succeeded("ok")] {
+        let world = World::new();
+        world.clock.set(START + year);
+        let operation = || {
+            let budget = world.operation(DEDUPLICATES).max_per(1, Duration::from_secs(60));
+            budget.breaker_after(1)
+        };
+        let id = world.enqueue(&pay("a"));
+        world.script.then(outcome);
+        relay_on(&world.outbox, operation()).drain().unwrap();
+        world.clock.set(START);
+        let id = if world.entry(id).status == Status::Succeeded {
+            world.enqueue(&pay("b"))
+        } else {
+            world.sql("UPDATE outbox_lease SET due_at = 0");
+            id
+        };
+        let relay = relay_on(&world.outbox, operation());
+        relay.drain().unwrap();
+        world.advance(60);
+        relay.drain().unwrap();
+        assert_eq!(world.entry(id).status, Status::Succeeded);
+    }
+}
+
+/// What was put off stayed put off for the old window, whatever became of the budget.
+#[test]
+fn what_was_put_off_asks_again_when_the_budget_changes() {
+    let world = World::new();
+    for entity in ["a", "b"] {
+        world.enqueue(&pay(entity).tenant("t"));
+    }
+    let day = Duration::from_secs(86_400);
+    let budget = |sends| world.operation(DEDUPLICATES).max_per_tenant(sends, day);
+    assert_eq!(relay_on(&world.outbox, budget(1)).drain().unwrap().succeeded, 1);
+    assert_eq!(world.outbox.why(2, None).unwrap().0, "not_due");
+    // A person may ask for it too, and is told what holds it.
+    assert!(!world.outbox.resume("pay", "ann", None).unwrap());
+    let (rule, text) = world.outbox.why(2, None).unwrap();
+    assert_eq!(rule, "budget", "{text}");
+    assert_eq!(relay_on(&world.outbox, budget(1)).drain().unwrap().succeeded, 0);
+    assert_eq!(relay_on(&world.outbox, budget(2)).drain().unwrap().succeeded, 1);
 }
