@@ -12,7 +12,7 @@ use super::space::Space;
 use super::worker::{Report, Work, defuse};
 use crate::core::millis;
 use crate::core::status::Status;
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::event::{Event, EventKind};
 use crate::handler::{Delivery, Lease};
 use crate::store::{ClaimRequest, Record, Step, Writer};
@@ -174,8 +174,7 @@ impl Engine {
     pub fn has_due(&self, now: i64) -> Result<bool> {
         let (shard, space) = (self.shared.options.shard, self.space());
         for (index, lane) in self.lanes.iter().enumerate() {
-            let has_room = space.room(index, lane) > 0;
-            if has_room && self.writer.has_due(&lane.rules, shard, now)? {
+            if space.room(index, lane) > 0 && self.writer.has_due(&lane.rules, shard, now)? {
                 return Ok(true);
             }
         }
@@ -185,10 +184,8 @@ impl Engine {
     /// When the next row comes due, or the next lease runs out, of what there is room for.
     pub fn next_due(&self, now: i64) -> Result<Option<i64>> {
         let (mut next, space) = (None, self.space());
-        for (index, lane) in self.lanes.iter().enumerate() {
-            if space.room(index, lane) == 0 {
-                continue;
-            }
+        let has_room = |(index, lane): &(usize, &Lane)| space.room(*index, lane) > 0;
+        for (_, lane) in self.lanes.iter().enumerate().filter(has_room) {
             let due = self.writer.next_due(&lane.rules, self.shared.options.shard, now)?;
             next = next.into_iter().chain(due).min();
         }
@@ -198,6 +195,16 @@ impl Engine {
     /// Lanes that were paused or throttled since this was asked last.
     pub fn take_stopped(&mut self) -> Vec<usize> {
         std::mem::take(&mut self.stopped)
+    }
+
+    /// Takes note of lanes that somebody else has paused or throttled. Reads only.
+    pub fn find_stopped(&mut self, now: i64) -> Result<()> {
+        for (index, lane) in self.lanes.iter().enumerate().filter(|(_, lane)| lane.held > 0) {
+            if self.writer.is_stopped(&lane.rules, now)? {
+                self.stopped.push(index);
+            }
+        }
+        Ok(())
     }
 
     pub fn must_renew(&self, now: i64) -> bool {
@@ -250,10 +257,11 @@ impl Engine {
         renewed.lost.iter().for_each(|lease| lease.revoke());
         renewed.overdue.iter().for_each(|key| self.give_up_on(*key));
         self.publish(&stepped.events);
-        let is_stopped =
-            |&index: &usize| stepped.stopped.contains(&self.lanes[index].rules.operation);
-        let lanes: Vec<usize> = (0..self.lanes.len()).filter(is_stopped).collect();
-        self.stopped.extend(lanes);
+        for (index, lane) in self.lanes.iter().enumerate() {
+            if stepped.stopped.contains(&lane.rules.operation) {
+                self.stopped.push(index);
+            }
+        }
         Ok(claims.deliveries.into_iter().map(|(lane, d)| self.hold(lane, d)).collect())
     }
 
@@ -488,9 +496,4 @@ fn claim(step: &mut Step<'_>, lanes: &[Lane], plan: &mut Plan, lease_ms: i64) ->
         }
     }
     Ok(claims)
-}
-
-/// Whether the relay can go on after this error by waiting.
-pub(super) fn is_passing(kind: ErrorKind) -> bool {
-    !matches!(kind, ErrorKind::Schema | ErrorKind::WrongFile)
 }

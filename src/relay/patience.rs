@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::Shared;
-use super::engine::{Engine, is_passing};
-use crate::error::{Error, Result};
+use super::engine::Engine;
+use crate::error::{Error, ErrorKind, Result};
 
 /// A drain waits for as long as it has outcomes to write, and after an error that will not pass it
 /// writes those and ends.
@@ -54,4 +54,9 @@ impl Patience {
     pub fn end(self) -> Result<()> {
         self.fatal.map_or(Ok(()), Err)
     }
+}
+
+/// Whether the relay can go on after this error by waiting.
+pub(super) fn is_passing(kind: ErrorKind) -> bool {
+    !matches!(kind, ErrorKind::Schema | ErrorKind::WrongFile)
 }

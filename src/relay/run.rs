@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, select, unbounded};
 
-use super::engine::{Engine, is_passing};
-use super::patience::Patience;
+use super::engine::Engine;
+use super::patience::{Patience, is_passing};
 use super::queue::Queue;
 use super::worker::{self, Report, Work};
 use super::{DrainReport, Shared};
@@ -301,6 +301,10 @@ impl<'a> Run<'a> {
             return Ok(false);
         }
         self.engine.discover()?;
+        if changed {
+            self.engine.find_stopped(now)?;
+            self.hand_out(Vec::new());
+        }
         self.engine.maybe_more = false;
         if Instant::now() >= self.look_again_at {
             self.engine.check_file()?;

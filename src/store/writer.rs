@@ -9,7 +9,7 @@ use super::connection;
 use super::flow;
 use super::step::{Rules, Step};
 use crate::clock::Clock;
-use crate::core::flow::Gate;
+use crate::core::flow::{Closed, Gate};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A relay's write connection.
@@ -53,6 +53,12 @@ impl Writer {
             _ => pending,
         };
         Ok(pending.into_iter().chain(expiry).min())
+    }
+
+    /// Whether what waits for a worker must go back: somebody paused or throttled the operation.
+    pub fn is_stopped(&self, rules: &Rules, now: i64) -> Result<bool> {
+        let gate = self.gate(rules, (0, 1), now)?;
+        Ok(matches!(gate, Gate::Closed { why: Closed::Paused(_) | Closed::Throttled, .. }))
     }
 
     fn gate(&self, rules: &Rules, shard: (u32, u32), now: i64) -> Result<Gate> {

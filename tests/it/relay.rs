@@ -117,6 +117,27 @@ fn shutdown_finishes_what_is_on_the_way_and_gives_back_the_rest() {
     assert_eq!(world.drain(DEDUPLICATES).succeeded, 4);
 }
 
+/// Rows that waited for a busy worker were sent long after their operation had been paused.
+#[test]
+fn a_pause_takes_back_what_waits_for_a_worker() {
+    let world = World::new();
+    for n in 0..6 {
+        world.enqueue(&pay(&n.to_string()));
+    }
+    let (handler, begins, leave) = gated();
+    let handle = relay_with(&world, 1, handler).start().unwrap();
+    let first = begins.recv_timeout(LONG).unwrap();
+    assert!(count(&world, Status::InFlight) > 1, "others wait for the worker");
+    world.outbox.pause("pay", None, "ann", None).unwrap();
+    until(|| count(&world, Status::InFlight) == 1);
+    drop(leave);
+    until(|| count(&world, Status::Succeeded) == 1);
+    handle.shutdown(LONG).unwrap();
+    for entry in world.outbox.list(&Filter::default()).unwrap() {
+        assert_eq!(entry.attempts, u32::from(entry.id == first), "{entry:?}");
+    }
+}
+
 #[test]
 fn after_the_grace_the_rest_is_left_and_still_recorded() {
     let world = World::new();

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::Serialize;
-use sqlite_outbox::{AuditEvent, Entry, ErrorKind, Outbox, Receipt, Status};
+use sqlite_outbox::{AuditEvent, Entry, ErrorKind, Outbox, Receipt, Status, StoredContract};
 
 use crate::args::ShowArgs;
 use crate::failure::{Failure, Result};
@@ -176,11 +176,18 @@ fn in_words(contract: &Contract) -> String {
 
 /// What a person can do where the relay does nothing more by itself.
 fn next_step(outbox: &Outbox, entry: &Entry, events: &[AuditEvent]) -> Result<Option<String>> {
-    if !matches!(entry.status, Status::Dead | Status::Unknown | Status::NeedsReview) {
-        return Ok(None);
-    }
     let outbox_db = format!("outbox --db {}", quoted(outbox.path()));
     let id = entry.id;
+    if !matches!(entry.status, Status::Dead | Status::Unknown | Status::NeedsReview) {
+        let known = outbox.operations()?;
+        let is_held =
+            |known: &StoredContract| known.operation == entry.operation && known.paused.is_some();
+        let waits = entry.status == Status::Pending && known.iter().any(is_held);
+        return Ok(waits.then(|| {
+            let operation = quoted(&entry.operation);
+            format!("its operation is paused: `{outbox_db} resume {operation}` lets it go on")
+        }));
+    }
     let cancel = format!("or `{outbox_db} cancel {id}` withdraws it");
     let class = events.iter().rev().find_map(|event| event.error_class.as_deref());
     if entry.status == Status::Dead && class == Some("expired") {

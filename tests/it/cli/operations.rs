@@ -36,6 +36,9 @@ fn a_pause_holds_back_what_a_relay_would_send() {
     assert!(why.contains("until it is resumed: their maintenance"), "{why}");
     desk.ok(&drain);
     assert_eq!(downstream.connections(), 0);
+    let show = desk.ok(&["show", "1"]);
+    assert!(show.contains("what helps\n  its operation is paused: `outbox --db "), "{show}");
+    assert!(show.contains(" resume pay` lets it go on"), "{show}");
 
     let row = &desk.json(&["operations"])[0];
     let expected = json!({
