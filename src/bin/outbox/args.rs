@@ -48,8 +48,8 @@ pub enum Command {
     /// Show the whole story on a temporary file, with a downstream that fails on purpose
     ///
     /// With --db FILE on the command line it plays in that file and leaves it for you to look at
-    /// with list, show and stats. The file is created; one that holds an application's tables is
-    /// refused, and OUTBOX_DB is ignored.
+    /// with list, show and stats. The file is created; one that holds an application's tables or
+    /// other intents is refused, and OUTBOX_DB is ignored.
     Demo,
     /// Create the outbox's tables, and the file if need be
     Init,

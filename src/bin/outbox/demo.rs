@@ -54,11 +54,17 @@ pub fn run(out: Out, db: Option<&str>) -> Result<()> {
 /// An application's file is no place for invented orders, and an intent cannot be deleted.
 fn refuse_application(path: &Path) -> Result<()> {
     // A file that is not there, or is no database, is explained where it is opened to be used.
-    let Ok(tables) = foreign_tables(path) else { return Ok(()) };
+    let Ok(conn) = read_only(path) else { return Ok(()) };
+    let Ok(tables) = foreign_tables(&conn) else { return Ok(()) };
+    let path = path.display();
     if tables.is_empty() {
+        if holds_other_intents(&conn).unwrap_or(false) {
+            return Err(Failure::refused(format!(
+                "--db: {path} holds intents that are not the demo's; name a new file, or none"
+            )));
+        }
         return Ok(());
     }
-    let path = path.display();
     let shown = tables.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
     let more = if tables.len() > 3 { ", …" } else { "" };
     Err(Failure::refused(format!(
@@ -67,9 +73,22 @@ fn refuse_application(path: &Path) -> Result<()> {
     )))
 }
 
-fn foreign_tables(path: &Path) -> rusqlite::Result<Vec<String>> {
+fn read_only(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let conn = Connection::open_with_flags(path, flags)?;
+    Connection::open_with_flags(path, flags)
+}
+
+/// A demo that played in this file has left its orders beside its intents.
+fn holds_other_intents(conn: &Connection) -> rusqlite::Result<bool> {
+    conn.query_row(
+        "SELECT EXISTS (SELECT 1 FROM outbox)
+            AND NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'demo_orders')",
+        [],
+        |row| row.get(0),
+    )
+}
+
+fn foreign_tables(conn: &Connection) -> rusqlite::Result<Vec<String>> {
     let mut statement = conn.prepare(
         "SELECT name FROM sqlite_schema
          WHERE type = 'table' AND name NOT IN ('demo_orders', 'outbox')

@@ -245,3 +245,13 @@ fn the_demo_stays_out_of_an_application() {
     assert!(only_error(&ran).contains("(invoices)"), "{}", ran.err);
     assert_eq!(desk.count("outbox"), 0);
 }
+
+#[test]
+fn the_demo_stays_out_of_other_intents() {
+    let desk = Desk::new();
+    desk.ok(&["enqueue", "stripe.charge", "--entity", "order-1"]);
+    let ran = desk.run(&["demo", "--db", desk.path().to_str().unwrap()]);
+    assert_eq!(ran.code, 3, "{}", ran.err);
+    assert!(ran.err.contains("intents that are not the demo's"), "{}", ran.err);
+    assert_eq!(desk.json(&["list"]).len(), 1);
+}
