@@ -103,26 +103,36 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    /// What the bucket holds at `now`, in thousandths of a send. It holds a tenth of a second's
-    /// worth, and at least one send, so that the rate holds within any second.
+    /// How many sends the bucket holds at most, and how many it gains in each time. It holds a
+    /// twentieth of a second's worth, and at least one. What it holds beyond one it gains less, so
+    /// that no stretch of such a time, wherever it begins, has more sends than the rate says.
+    fn bucket(self) -> (i128, i128) {
+        let count = i128::from(self.count.max(1));
+        let holds = (count * 50 / self.period_ms()).clamp(1, count);
+        (holds, count - holds + 1)
+    }
+
+    fn period_ms(self) -> i128 {
+        i128::from(millis(self.per).max(1))
+    }
+
+    /// What the bucket holds at `now`, in thousandths of a send.
     fn filled(self, bucket: Option<(i64, i64)>, now: i64) -> i64 {
-        let per_ms = i128::from(self.count) * 1000;
-        let period = i128::from(millis(self.per).max(1));
-        let most = (per_ms * 100 / period).max(1000);
+        let (holds, gains) = self.bucket();
+        let most = holds * 1000;
         // After the clock was set back, the time in the file says nothing.
         let Some((left, at)) = bucket.filter(|&(_, at)| at <= now) else {
             return i64::try_from(most).unwrap_or(i64::MAX);
         };
-        let gained = i128::from(now.saturating_sub(at)) * per_ms / period;
+        let gained = i128::from(now.saturating_sub(at)) * gains * 1000 / self.period_ms();
         i64::try_from((i128::from(left) + gained).min(most)).unwrap_or(i64::MAX)
     }
 
     /// When the bucket, as it is, holds a whole send.
     fn next_at(self, left: i64, now: i64) -> i64 {
         let missing = i128::from((1000 - left).max(0));
-        let period = i128::from(millis(self.per).max(1));
-        let rate = i128::from(self.count.max(1)) * 1000;
-        let wait = (missing * period + rate - 1) / rate;
+        let gains = self.bucket().1 * 1000;
+        let wait = (missing * self.period_ms() + gains - 1) / gains;
         now.saturating_add(i64::try_from(wait).unwrap_or(i64::MAX).max(1))
     }
 }
