@@ -64,8 +64,9 @@ pub(crate) struct Decision {
 /// How many times in a row a process may die with a row before a person must look.
 const LOST_MAX: u32 = 3;
 
-/// How far a clock may be corrected backwards before the key window is no longer trusted.
-const CLOCK_SLACK_MS: i64 = 60_000;
+/// How far a clock may be corrected backwards before what it wrote is no longer trusted. Times that
+/// are ahead by less are those of others who took theirs while we waited for the lock.
+pub(crate) const CLOCK_SLACK_MS: i64 = 60_000;
 
 /// Decides on the outcome of an attempt. `roll` in `0.0..1.0` places the delay in its jitter.
 pub(crate) fn decide(

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::backoff::{Backoff, Jitter};
 use super::budget::{Left, UsedUp};
+use super::decide::CLOCK_SLACK_MS;
 use super::millis;
 use super::outcome::Outcome;
 
@@ -180,7 +181,8 @@ pub(crate) fn gate(flow: &Flow, in_flight: usize, left: &Left, now: i64) -> Gate
     let closed = |until, why| Gate::Closed { until, why };
     let is_over = |pause: &Pause| {
         // No wait for a probe is longer than its cap: the clock has been set back since.
-        let most = pause.kind.longest_wait().map(|most| now.saturating_add(most));
+        let most = pause.kind.longest_wait();
+        let most = most.map(|most| now.saturating_add(most).saturating_add(CLOCK_SLACK_MS));
         pause.until.is_some_and(|until| until <= now || most.is_some_and(|most| until > most))
     };
     if let Some(pause) = flow.pause.as_ref().filter(|pause| !is_over(pause)) {

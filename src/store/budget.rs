@@ -10,6 +10,7 @@ use rusqlite::{Connection, OptionalExtension, named_params};
 
 use super::step::Step;
 use crate::core::budget::{Budget, Fit, Kind, Left, Scope, UsedUp, judge};
+use crate::core::decide::CLOCK_SLACK_MS;
 use crate::error::Result;
 use crate::handler::Delivery;
 
@@ -59,8 +60,12 @@ pub(super) fn ask_again(conn: &Connection, operation: &str, now: i64) -> Result<
 /// from now, and not when that clock would have said.
 pub(super) fn correct_clock(conn: &Connection, operation: &str, now: i64) -> Result<()> {
     conn.execute(
-        "UPDATE main.outbox_spend SET at = :now WHERE operation = :operation AND at > :now",
-        named_params! { ":operation": operation, ":now": now },
+        "UPDATE main.outbox_spend SET at = :now WHERE operation = :operation AND at > :ahead",
+        named_params! {
+            ":operation": operation,
+            ":now": now,
+            ":ahead": now.saturating_add(CLOCK_SLACK_MS),
+        },
     )?;
     Ok(())
 }

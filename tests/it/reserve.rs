@@ -130,3 +130,21 @@ fn a_downstream_that_forgets_keeps_its_reserve() {
     world.advance(60);
     assert_eq!(relay.drain().unwrap().succeeded, 1);
 }
+
+/// A relay that starts has waited for the lock with an older time than what another wrote
+/// meanwhile, and must not make that leave its window early.
+#[test]
+fn a_relay_that_starts_keeps_what_another_has_just_entered() {
+    let world = World::new();
+    enqueue_many(&world, &numbered(2));
+    let configure = |operation: Operation| operation.max_per(1, MINUTE);
+    world.advance(3);
+    let [relay, _] = two_relays(&world, configure);
+    assert_eq!(relay.drain().unwrap().succeeded, 1);
+    world.clock.set(START);
+    drop(two_relays(&world, configure));
+    world.clock.set(START + MINUTE_MS + 2999);
+    assert_eq!(relay.drain().unwrap().attempts, 0);
+    world.clock.set(START + MINUTE_MS + 3000);
+    assert_eq!(relay.drain().unwrap().succeeded, 1);
+}
