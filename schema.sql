@@ -9,7 +9,10 @@ CREATE TABLE main.outbox_meta (
     schema_version INTEGER NOT NULL,
     database_id    TEXT    NOT NULL,
     token          INTEGER NOT NULL DEFAULT 0,
-    payload_max    INTEGER NOT NULL DEFAULT 1048576 CHECK (payload_max BETWEEN 1 AND 100000000)
+    payload_max    INTEGER NOT NULL DEFAULT 1048576 CHECK (payload_max BETWEEN 1 AND 100000000),
+    -- The headers of an intent whose values go into its audit trail, in lower case.
+    agent_run_header    TEXT NOT NULL DEFAULT 'x-agent-run',
+    tool_version_header TEXT NOT NULL DEFAULT 'x-tool-version'
 ) STRICT;
 
 INSERT INTO main.outbox_meta (id, schema_version, database_id)
@@ -50,7 +53,8 @@ CREATE UNIQUE INDEX main.outbox_version
     ON outbox (tenant_id, operation, entity_id, intent_version) WHERE is_derived;
 
 -- One row for each unsettled intent that may act or waits for a person. `due_at` is the next
--- attempt while pending, the lease's expiry while in flight, and NULL while parked or queued.
+-- attempt while pending, the lease's expiry while in flight, the next look-up (or the end of its
+-- lease, where there is an owner) while unknown, and NULL while parked or queued.
 CREATE TABLE main.outbox_lease (
     id             INTEGER PRIMARY KEY,
     operation      TEXT    NOT NULL,
@@ -62,6 +66,12 @@ CREATE TABLE main.outbox_lease (
     token          INTEGER,
     owner          TEXT,
     claimed_at     INTEGER,
+    -- The token of the last attempt, also after it has ended.
+    last_token     INTEGER,
+    -- Look-ups of what became of it, since it is in doubt.
+    lookups        INTEGER NOT NULL DEFAULT 0,
+    -- Since when somebody wants no further attempt, although it was too late to withdraw it.
+    cancel_requested_at INTEGER,
     -- When it would be due, while it is queued behind another row of its ordering key.
     resume_at      INTEGER,
     in_doubt_since INTEGER,
@@ -71,11 +81,20 @@ CREATE TABLE main.outbox_lease (
     -- Proof of success from an attempt that had lost its lease while a later one was in flight.
     late_id        TEXT,
     late_receipt   TEXT,
-    CHECK ((state = 'in_flight') = (owner IS NOT NULL))
+    CHECK (state = 'unknown' OR (state = 'in_flight') = (owner IS NOT NULL))
 ) STRICT;
 
 CREATE INDEX main.outbox_lease_due ON outbox_lease (operation, state, due_at, id) WHERE due_at IS NOT NULL;
 CREATE INDEX main.outbox_lease_parked ON outbox_lease (state, id) WHERE due_at IS NULL;
+
+-- Attempts whose lease was lost and of which nothing was heard since: while their relay is alive
+-- they may still be on the way.
+CREATE TABLE main.outbox_lost (
+    id    INTEGER NOT NULL,
+    token INTEGER NOT NULL,
+    owner TEXT    NOT NULL,
+    PRIMARY KEY (id, token)
+) STRICT, WITHOUT ROWID;
 
 -- Unsettled rows with an ordering key. Only the first of a key has a row in `outbox_lease` that
 -- can come due, so a claim never has to look at predecessors.
@@ -87,6 +106,13 @@ CREATE TABLE main.outbox_keyed (
     PRIMARY KEY (tenant_id, ordering_key, position, id)
 ) STRICT, WITHOUT ROWID;
 
+-- Which intent took the place of which, and that place in the line of its ordering key.
+CREATE TABLE main.outbox_revision (
+    id       INTEGER PRIMARY KEY,
+    revises  INTEGER NOT NULL UNIQUE,
+    position INTEGER NOT NULL
+) STRICT;
+
 -- One row for each settled intent.
 CREATE TABLE main.outbox_receipt (
     id            INTEGER PRIMARY KEY,
@@ -97,7 +123,19 @@ CREATE TABLE main.outbox_receipt (
     receipt       TEXT
 ) STRICT;
 
--- How many intents were ever settled, so that counting does not read them.
+-- Whose effect a provider's id names, for operations that create things. An id is never given to
+-- another intent.
+CREATE TABLE main.outbox_binding (
+    provider      TEXT    NOT NULL,
+    downstream_id TEXT    NOT NULL,
+    id            INTEGER NOT NULL,
+    PRIMARY KEY (provider, downstream_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX main.outbox_binding_intent ON outbox_binding (id);
+
+-- How many intents were ever settled, so that counting does not read them; and, under the status
+-- 'duplicate_effect', how many turned out to have been carried out twice.
 CREATE TABLE main.outbox_settled (
     operation TEXT    NOT NULL,
     status    TEXT    NOT NULL,
@@ -105,8 +143,11 @@ CREATE TABLE main.outbox_settled (
     PRIMARY KEY (operation, status)
 ) STRICT, WITHOUT ROWID;
 
--- The audit trail. Append-only; never holds payloads or header values.
+-- The audit trail, in the order of commits. Append-only; never holds payloads or header values but
+-- the two that outbox_meta names. A claim is not a line of its own: the line of its outcome says
+-- when it was claimed.
 CREATE TABLE main.outbox_event (
+    position      INTEGER PRIMARY KEY AUTOINCREMENT,
     outbox_id     INTEGER NOT NULL,
     seq           INTEGER NOT NULL,
     at            INTEGER NOT NULL,
@@ -120,8 +161,10 @@ CREATE TABLE main.outbox_event (
     error_class   TEXT,
     reason        TEXT,
     downstream_id TEXT,
-    PRIMARY KEY (outbox_id, seq)
-) STRICT, WITHOUT ROWID;
+    agent_run     TEXT,
+    tool_version  TEXT,
+    UNIQUE (outbox_id, seq)
+) STRICT;
 
 -- What each downstream promises about repeated requests. Every relay obeys the stricter of this
 -- and its own configuration.
@@ -143,6 +186,10 @@ CREATE TABLE main.outbox_operation (
     -- The budgets of each intent: attempts, and milliseconds from the first that may have left.
     attempts_max  INTEGER CHECK (attempts_max > 0),
     give_up_ms    INTEGER CHECK (give_up_ms >= 0),
+    -- Whether some relay can ask what became of an intent; and whether the ids in receipts name
+    -- what was created, so that no two intents can have one.
+    reconciles    INTEGER NOT NULL DEFAULT 0 CHECK (reconciles IN (0, 1)),
+    binds         TEXT CHECK (binds IN ('create')),
     -- Why it stands still, since when, and until when; NULL in paused_until waits for somebody.
     paused_kind     TEXT CHECK (paused_kind IN ('operator', 'auth', 'breaker')),
     paused_until    INTEGER,
@@ -207,6 +254,7 @@ SELECT o.id, o.tenant_id, o.operation, o.entity_id, o.intent_version, o.idempote
        coalesce(r.status, l.state, 'pending')                   AS status,
        coalesce(r.attempts, l.attempts, 0)                      AS attempts,
        CASE l.state WHEN 'pending' THEN l.due_at END            AS next_attempt_at,
+       CASE l.state WHEN 'unknown' THEN l.due_at END            AS next_lookup_at,
        CASE l.state WHEN 'in_flight' THEN l.due_at END          AS locked_until,
        l.owner                                                  AS locked_by,
        l.last_error,
@@ -313,17 +361,18 @@ END;
 -- and replayed waits until a later one that is on the way has come back.
 CREATE TRIGGER main.outbox_promote AFTER DELETE ON outbox_keyed
 BEGIN
-    INSERT INTO outbox_lease (id, operation, state, due_at)
-    SELECT o.id, o.operation, 'pending', o.available_at
-    FROM outbox o
+    INSERT INTO outbox_lease (id, operation, state, due_at, resume_at)
+    SELECT o.id, o.operation, 'pending', CASE WHEN NOT f.is_busy THEN o.available_at END,
+           CASE WHEN f.is_busy THEN o.available_at END
+    FROM outbox o,
+         (SELECT EXISTS (SELECT 1 FROM outbox_keyed k CROSS JOIN outbox_lease l ON l.id = k.id
+                         WHERE k.tenant_id = OLD.tenant_id AND k.ordering_key = OLD.ordering_key
+                           AND l.state = 'in_flight') AS is_busy) f
     WHERE o.id = (SELECT k.id FROM outbox_keyed k
                   WHERE k.tenant_id = OLD.tenant_id AND k.ordering_key = OLD.ordering_key
                   ORDER BY k.position, k.id LIMIT 1)
     ON CONFLICT (id) DO UPDATE SET due_at = coalesce(outbox_lease.resume_at, excluded.due_at), resume_at = NULL
-    WHERE state = 'pending' AND due_at IS NULL
-      AND NOT EXISTS (SELECT 1 FROM outbox_keyed k CROSS JOIN outbox_lease l ON l.id = k.id
-                      WHERE k.tenant_id = OLD.tenant_id AND k.ordering_key = OLD.ordering_key
-                        AND l.state = 'in_flight');
+    WHERE state = 'pending' AND outbox_lease.due_at IS NULL AND excluded.due_at IS NOT NULL;
 END;
 
 CREATE TRIGGER main.outbox_update_guard BEFORE UPDATE ON outbox
@@ -350,11 +399,15 @@ CREATE TRIGGER main.outbox_delete AFTER DELETE ON outbox
 BEGIN
     DELETE FROM outbox_receipt WHERE id = OLD.id;
     DELETE FROM outbox_event WHERE outbox_id = OLD.id;
+    DELETE FROM outbox_lost WHERE id = OLD.id;
+    DELETE FROM outbox_binding WHERE id = OLD.id;
+    DELETE FROM outbox_revision WHERE id = OLD.id;
 END;
 
 -- INSERT OR REPLACE would delete without asking the delete guard.
 CREATE TRIGGER main.outbox_event_insert_guard BEFORE INSERT ON outbox_event
-WHEN EXISTS (SELECT 1 FROM outbox_event WHERE outbox_id = NEW.outbox_id AND seq = NEW.seq)
+WHEN NEW.position <> -1
+     OR EXISTS (SELECT 1 FROM outbox_event WHERE outbox_id = NEW.outbox_id AND seq = NEW.seq)
 BEGIN
     SELECT RAISE(ABORT, 'outbox_event: the audit trail is append-only');
 END;

@@ -1,7 +1,8 @@
 //! The clock, read once per step at the rim; everything below is handed `now`.
 
 use std::fmt::Debug;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::core::millis;
 
@@ -12,6 +13,13 @@ use crate::core::millis;
 pub trait Clock: Debug + Send + Sync {
     /// The current time in UTC milliseconds.
     fn now(&self) -> i64;
+
+    /// The time since some moment in this process's life, by a clock that nobody can set. Whether
+    /// an attempt in doubt is long enough ago is measured by it.
+    fn monotonic(&self) -> Duration {
+        static BEGAN: OnceLock<Instant> = OnceLock::new();
+        BEGAN.get_or_init(Instant::now).elapsed()
+    }
 }
 
 /// The machine's wall clock.

@@ -35,6 +35,9 @@ pub enum ErrorKind {
     NotFound,
     /// The row is not in a status that allows this.
     Refused,
+    /// The intent cannot be withdrawn or changed any more: it is being sent, may have been applied,
+    /// or is settled.
+    TooLate,
     /// The file stayed locked for longer than the busy time-out.
     Busy,
     /// The disk, or the database's page limit, is full.

@@ -1,62 +1,110 @@
-//! What observers are told, after it is durable.
+//! What observers are told, after it is durable, and what can be read back of it.
 
 use crate::core::status::Status;
 
-/// One status move, as it was committed. The same facts are in `outbox_event`.
+/// One line of an intent's audit trail. It never holds a payload or a header's value, but for the
+/// two that say which agent run and which version of a tool asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event {
+    /// Its place among all events of the file, rising with every commit and never given twice.
+    pub position: i64,
     /// The intent's row id.
     pub id: i64,
-    /// What kind of action it is.
+    /// The place in the intent's own trail, from 1.
+    pub seq: i64,
+    /// What kind of action the intent is.
     pub operation: String,
-    /// When it was committed, in UTC milliseconds.
+    /// When it was committed, in UTC milliseconds. For an attempt, when its outcome was recorded.
     pub at: i64,
-    /// Why it moved.
+    /// Why it was written.
     pub kind: EventKind,
-    /// Where it stood.
+    /// Where the intent stood.
     pub from: Status,
-    /// Where it stands.
+    /// Where it stands since.
     pub to: Status,
-    /// Attempts used so far in this budget.
+    /// Attempts used in the budget at that time.
     pub attempt: u32,
-    /// The fencing token of the claim, where there was one.
+    /// When the attempt, or the look-up, was claimed, in UTC milliseconds.
+    pub claimed_at: Option<i64>,
+    /// The fencing token of that claim.
     pub token: Option<i64>,
+    /// Which relay, person or application did it.
+    pub actor: Option<String>,
     /// The failure's short word, where there was one.
     pub error_class: Option<String>,
+    /// What happened and why this followed.
+    pub reason: Option<String>,
+    /// The provider's id, where it brought one.
+    pub downstream_id: Option<String>,
+    /// Which run of an agent asked for the intent, as its header said.
+    pub agent_run: Option<String>,
+    /// Which version of a tool asked for it, as its header said.
+    pub tool_version: Option<String>,
+    /// SHA-256 of the idempotency key, in hex.
+    pub key_hash: String,
+    /// SHA-256 of the canonical arguments in hex, where it was stored.
+    pub args_hash: Option<String>,
 }
 
-/// Why a row moved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum EventKind {
-    /// A handler reported an outcome.
-    Attempt,
-    /// A lease ran out with no outcome recorded.
-    LeaseLost,
-    /// The row came due, but may not be sent any more.
-    Withheld,
-    /// The row cannot be read.
-    Unreadable,
-    /// An outcome came after the lease was lost; a success settled the row.
-    Late,
-    /// A person, or the application, ordered another round.
-    Replayed,
-    /// A person, or the application, withdrew it.
-    Cancelled,
-}
-
-impl EventKind {
-    /// The word used in the file and in JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Attempt => "attempt",
-            Self::LeaseLost => "lease_lost",
-            Self::Withheld => "withheld",
-            Self::Unreadable => "unreadable",
-            Self::Late => "late",
-            Self::Replayed => "replayed",
-            Self::Cancelled => "cancelled",
+/// Defines the kinds once, so that no list of them can miss one.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $word:literal,)*) => {
+        /// Why a line of the audit trail was written.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum EventKind {
+            $($(#[$doc])* $name,)*
         }
-    }
+
+        impl EventKind {
+            /// The word used in the file and in JSON.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => $word,)*
+                }
+            }
+
+            /// The kind of that word, as [`as_str`](Self::as_str) prints it.
+            pub fn parse(word: &str) -> Option<Self> {
+                match word {
+                    $($word => Some(Self::$name),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// A handler reported an outcome.
+    Attempt = "attempt",
+    /// A lease ran out with no outcome recorded.
+    LeaseLost = "lease_lost",
+    /// The row came due, but may not be sent any more.
+    Withheld = "withheld",
+    /// The row cannot be read.
+    Unreadable = "unreadable",
+    /// An outcome came after the lease was lost; a success settled the row.
+    Late = "late",
+    /// A look-up said what became of it, or could not tell.
+    Reconciled = "reconciled",
+    /// A person said what became of it.
+    Resolved = "resolved",
+    /// The provider's own record said that it was applied.
+    Confirmed = "confirmed",
+    /// It has two different ids at the provider: it was carried out twice.
+    DuplicateEffect = "duplicate_effect",
+    /// The provider's id was given before it was sent.
+    Bound = "bound",
+    /// A person, or the application, ordered another round.
+    Replayed = "replayed",
+    /// A person, or the application, withdrew it.
+    Cancelled = "cancelled",
+    /// It was too late to withdraw it; it is not tried again.
+    CancelRequested = "cancel_requested",
+    /// A newer version took its place.
+    Revised = "revised",
+    /// A person let later intents of its ordering key go on.
+    Skipped = "skipped",
 }

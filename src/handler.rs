@@ -9,7 +9,7 @@ use crate::core::contract::Downstream;
 use crate::core::decide::Facts;
 use crate::core::key;
 use crate::core::millis;
-use crate::core::outcome::Outcome;
+use crate::core::outcome::{Failure, Finding, Outcome};
 
 /// Carries out intents of one operation. A closure `Fn(&Delivery) -> Outcome` is a handler.
 ///
@@ -56,6 +56,20 @@ pub trait Handler: Send + Sync {
     fn time_limit(&self) -> Duration {
         Duration::from_secs(60)
     }
+
+    /// Whether [`reconcile`](Self::reconcile) can ask. An intent that may have been applied and may
+    /// not be sent again needs a person at once where nothing can. Defaults to no.
+    fn reconciles(&self) -> bool {
+        false
+    }
+
+    /// Asks the system of record what became of an intent that may have been applied. Called as
+    /// `deliver` is, at the earliest one settle delay after the attempt, and must change nothing
+    /// there. A panic counts as [`Finding::Inconclusive`].
+    fn reconcile(&self, delivery: &Delivery) -> Finding {
+        let _ = delivery;
+        Finding::Inconclusive(Failure::new("lookup", "this handler cannot ask"))
+    }
 }
 
 impl<F: Fn(&Delivery) -> Outcome + Send + Sync> Handler for F {
@@ -85,6 +99,16 @@ pub struct Delivery {
     pub(crate) facts: Facts,
     pub(crate) token: i64,
     pub(crate) lease: Arc<Lease>,
+    pub(crate) lookup: Option<Lookup>,
+}
+
+/// What is known beside the intent where it is asked about and not sent.
+#[derive(Debug, Clone)]
+pub(crate) struct Lookup {
+    /// The claim of the attempt that is in doubt.
+    pub attempt_token: Option<i64>,
+    /// The provider's id, where it was given up front.
+    pub downstream_id: Option<String>,
 }
 
 impl Delivery {
@@ -169,6 +193,12 @@ impl Delivery {
         self.facts.attempts
     }
 
+    /// The provider's id of the effect, in a look-up of an intent to which it was given with
+    /// [`Outbox::bind`](crate::Outbox::bind).
+    pub fn downstream_id(&self) -> Option<&str> {
+        self.lookup.as_ref()?.downstream_id.as_deref()
+    }
+
     /// The fencing token of this claim. It rises with every claim in this file, so a receiver
     /// that stores the highest one seen can refuse a late worker.
     pub fn token(&self) -> i64 {
@@ -178,6 +208,11 @@ impl Delivery {
     /// What the stored contract says about this downstream.
     pub fn downstream(&self) -> Downstream {
         self.downstream
+    }
+
+    /// Whether it must be the only one, because it has died with its process before.
+    pub(crate) fn must_be_alone(&self) -> bool {
+        self.facts.lost > 0 && self.lookup.is_none()
     }
 
     /// Whether the lease is still held and will be for at least `needed`. A handler with several

@@ -27,8 +27,12 @@ pub(crate) struct Facts {
     pub first_sent_at: Option<i64>,
     /// After which nothing may be sent.
     pub expires_at: Option<i64>,
-    /// When this attempt was claimed.
+    /// When this attempt, or this look-up, was claimed.
     pub claimed_at: i64,
+    /// Look-ups of what became of it, since it is in doubt.
+    pub lookups: u32,
+    /// Whether somebody wants no further attempt.
+    pub cancel_requested: bool,
 }
 
 /// The rules of one operation: the stored contract and the relay's budget.
@@ -44,6 +48,12 @@ pub(crate) struct Policy {
     pub retry_after_max: Duration,
     /// The longest one attempt may take.
     pub time_limit: Duration,
+    /// Whether some relay can ask what became of an intent.
+    pub reconciles: bool,
+    /// How long an attempt in doubt is left alone before it is asked about.
+    pub settle_delay: Duration,
+    /// Look-ups before a person must find out.
+    pub lookups_max: u32,
 }
 
 /// What follows.
@@ -51,7 +61,7 @@ pub(crate) struct Policy {
 pub(crate) struct Decision {
     /// Where the row stands now.
     pub status: Status,
-    /// The next attempt, where the row is pending.
+    /// The next attempt, where the row is pending; the next look-up, where it is unknown.
     pub due_at: Option<i64>,
     /// The facts with this attempt accounted for.
     pub facts: Facts,
@@ -70,6 +80,16 @@ pub(crate) const CLOCK_SLACK_MS: i64 = 60_000;
 
 /// Decides on the outcome of an attempt. `roll` in `0.0..1.0` places the delay in its jitter.
 pub(crate) fn decide(
+    facts: &Facts,
+    outcome: &Outcome,
+    policy: &Policy,
+    now: i64,
+    roll: f64,
+) -> Decision {
+    heed_cancel(decide_outcome(facts, outcome, policy, now, roll), policy, now)
+}
+
+fn decide_outcome(
     facts: &Facts,
     outcome: &Outcome,
     policy: &Policy,
@@ -126,7 +146,21 @@ pub(crate) fn decide_lost(facts: &Facts, policy: &Policy, now: i64) -> Decision 
         return parked(Status::NeedsReview, facts, &failure, why);
     }
     // No backoff: the row did not fail, its process did.
-    in_doubt(facts, &failure, policy, now, 0)
+    heed_cancel(in_doubt(facts, &failure, policy, now, 0), policy, now)
+}
+
+/// Where somebody wanted to withdraw a row that was on the way, it is not tried again.
+pub(super) fn heed_cancel(decision: Decision, policy: &Policy, now: i64) -> Decision {
+    if !decision.facts.cancel_requested || decision.status != Status::Pending {
+        return decision;
+    }
+    let class = decision.class.unwrap_or("cancelled".into());
+    let message = decision.message.unwrap_or_default();
+    let failure = Failure::new(class, format!("{message}; somebody wanted to cancel it"));
+    if decision.facts.in_doubt_since.is_some() {
+        return doubtful(decision.facts, &failure, policy, now, "");
+    }
+    parked(Status::Cancelled, decision.facts, &failure, "")
 }
 
 /// Why a due row may not be sent any more.
@@ -134,6 +168,7 @@ pub(crate) fn decide_lost(facts: &Facts, policy: &Policy, now: i64) -> Decision 
 pub(crate) enum Withheld {
     Expired,
     InDoubt,
+    CancelRequested,
 }
 
 /// Asks before a row is claimed, and again just before it is sent, whether it still may be.
@@ -146,7 +181,11 @@ pub(crate) fn decide_before_send(facts: &Facts, policy: &Policy, now: i64) -> Op
         }
         Withheld::InDoubt => {
             let failure = Failure::new("in_doubt", "an earlier attempt may have been applied");
-            parked(Status::Unknown, *facts, &failure, why_no_repeat(policy.downstream))
+            doubtful(*facts, &failure, policy, now, why_no_repeat(policy.downstream))
+        }
+        Withheld::CancelRequested => {
+            let failure = Failure::new("cancelled", "it is not tried again");
+            heed_cancel(pending(*facts, now, &failure, policy), policy, now)
         }
     })
 }
@@ -162,6 +201,9 @@ pub(crate) fn withheld(facts: &Facts, policy: &Policy, now: i64) -> Option<Withh
     if facts.expires_at.is_some_and(|at| at <= now) {
         return Some(Withheld::Expired);
     }
+    if facts.cancel_requested {
+        return Some(Withheld::CancelRequested);
+    }
     let since = facts.in_doubt_since?;
     (!may_repeat(since, policy, now)).then_some(Withheld::InDoubt)
 }
@@ -169,8 +211,8 @@ pub(crate) fn withheld(facts: &Facts, policy: &Policy, now: i64) -> Option<Withh
 /// Whether a row in this status with these facts may be replayed by a person.
 pub(crate) fn may_replay(status: Status, facts: &Facts, policy: &Policy, now: i64) -> bool {
     match status {
-        Status::Dead => true,
-        Status::NeedsReview => match policy.downstream {
+        Status::Dead if facts.in_doubt_since.is_none() => true,
+        Status::Dead | Status::NeedsReview => match policy.downstream {
             Downstream::Unprotected => false,
             Downstream::DeduplicatesByKey { .. } => {
                 facts.in_doubt_since.is_none_or(|since| may_repeat(since, policy, now))
@@ -197,7 +239,7 @@ fn may_repeat(in_doubt_since: i64, policy: &Policy, now: i64) -> bool {
 fn in_doubt(facts: Facts, failure: &Failure, policy: &Policy, now: i64, delay: i64) -> Decision {
     let since = facts.in_doubt_since.unwrap_or(facts.claimed_at);
     if !may_repeat(since, policy, now) {
-        return parked(Status::Unknown, facts, failure, why_no_repeat(policy.downstream));
+        return doubtful(facts, failure, policy, now, why_no_repeat(policy.downstream));
     }
     retry_or_give_up(facts, failure, policy, now, delay)
 }
@@ -220,8 +262,19 @@ fn retry_or_give_up(
     pending(facts, due_at, failure, policy)
 }
 
+/// It may have been applied and is not sent again: somebody must find out, a look-up or a person.
+fn doubtful(facts: Facts, failure: &Failure, policy: &Policy, now: i64, why: &str) -> Decision {
+    let facts = Facts { lookups: 0, ..facts };
+    if !policy.reconciles {
+        let why = format!("{why}; nothing can look up what became of it");
+        return parked(Status::NeedsReview, facts, failure, &why);
+    }
+    let due_at = now.saturating_add(millis(policy.settle_delay));
+    Decision { due_at: Some(due_at), ..parked(Status::Unknown, facts, failure, why) }
+}
+
 /// Dead, or a person's matter where any attempt may have been applied.
-fn buried(facts: Facts, failure: &Failure, why: &str) -> Decision {
+pub(super) fn buried(facts: Facts, failure: &Failure, why: &str) -> Decision {
     if facts.in_doubt_since.is_some() {
         let why = format!("{why}; an earlier attempt may have been applied");
         return parked(Status::NeedsReview, facts, failure, &why);
@@ -229,7 +282,7 @@ fn buried(facts: Facts, failure: &Failure, why: &str) -> Decision {
     parked(Status::Dead, facts, failure, why)
 }
 
-fn parked(status: Status, facts: Facts, failure: &Failure, why: &str) -> Decision {
+pub(super) fn parked(status: Status, facts: Facts, failure: &Failure, why: &str) -> Decision {
     Decision {
         status,
         due_at: None,
@@ -239,7 +292,7 @@ fn parked(status: Status, facts: Facts, failure: &Failure, why: &str) -> Decisio
     }
 }
 
-fn pending(facts: Facts, due_at: i64, failure: &Failure, policy: &Policy) -> Decision {
+pub(super) fn pending(facts: Facts, due_at: i64, failure: &Failure, policy: &Policy) -> Decision {
     let is_capped = failure.retry_after.is_some_and(|asked| asked > policy.retry_after_max);
     let why = if is_capped { "; it asked for a longer wait than is obeyed" } else { "" };
     Decision { due_at: Some(due_at), ..parked(Status::Pending, facts, failure, why) }

@@ -29,6 +29,8 @@ pub struct Entry {
     pub attempts: u32,
     /// When it is due, in UTC milliseconds, while it is pending and not queued behind another.
     pub next_attempt_at: Option<i64>,
+    /// When it is asked about next, in UTC milliseconds, while it is unknown.
+    pub next_lookup_at: Option<i64>,
     /// When the lease ends, in UTC milliseconds, while it is in flight.
     pub locked_until: Option<i64>,
     /// Which relay holds it, while it is in flight.
@@ -58,36 +60,10 @@ pub struct Entry {
     pub expires_at: Option<i64>,
     /// The intent of the same ordering key that must leave first.
     pub waits_behind: Option<i64>,
-}
-
-/// One line of an intent's audit trail.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct AuditEvent {
-    /// The place in the intent's trail, from 1.
-    pub seq: i64,
-    /// When it was committed, in UTC milliseconds.
-    pub at: i64,
-    /// Why the row moved, such as `attempt`, `lease_lost` or `replayed`.
-    pub kind: String,
-    /// Where it stood.
-    pub from_status: String,
-    /// Where it stands since.
-    pub status: String,
-    /// Attempts used in the budget at that time.
-    pub attempt: u32,
-    /// When the attempt was claimed, in UTC milliseconds.
-    pub claimed_at: Option<i64>,
-    /// The fencing token of the claim.
-    pub token: Option<i64>,
-    /// Which relay, person or application did it.
-    pub actor: Option<String>,
-    /// The failure's short word.
-    pub error_class: Option<String>,
-    /// What happened and why this followed.
-    pub reason: Option<String>,
-    /// The provider's id, where the move brought one.
-    pub downstream_id: Option<String>,
+    /// The intent whose place it took.
+    pub revises: Option<i64>,
+    /// The newer version that took its place.
+    pub revised_by: Option<i64>,
 }
 
 /// Which intents an operator means. All conditions must hold; the default means every intent.
@@ -122,4 +98,7 @@ pub struct OperationStats {
     pub counts: [u64; 7],
     /// Since when the oldest claimable intent is due, in UTC milliseconds.
     pub oldest_due_at: Option<i64>,
+    /// How many intents turned out to have been carried out twice: their provider knows them under
+    /// two ids. Each has an event that names both.
+    pub duplicate_effects: u64,
 }

@@ -167,6 +167,10 @@ impl Intent {
         self
     }
 
+    pub(crate) fn has_ordering_key(&self) -> bool {
+        self.ordering_key.is_some()
+    }
+
     /// Checks every field and derives what is stored.
     pub(crate) fn prepare(&self, now: i64, payload_max: usize) -> Result<Prepared<'_>> {
         check_operation(&self.operation)?;

@@ -76,8 +76,17 @@ pub(crate) fn derive(
 
 /// SHA-256 of the canonical arguments in hex.
 pub(crate) fn args_hash(canonical_args: &str) -> String {
+    sha256(canonical_args)
+}
+
+/// SHA-256 of a key in hex: names it where the key itself should not stand.
+pub(crate) fn key_hash(key: &str) -> String {
+    sha256(key)
+}
+
+fn sha256(text: &str) -> String {
     let mut hash = String::with_capacity(64);
-    push_hex(&mut hash, &Sha256::digest(canonical_args));
+    push_hex(&mut hash, &Sha256::digest(text));
     hash
 }
 

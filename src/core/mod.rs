@@ -20,6 +20,7 @@ pub(crate) mod header;
 pub(crate) mod intent;
 pub(crate) mod key;
 pub(crate) mod outcome;
+pub(crate) mod reconcile;
 #[cfg_attr(not(feature = "http"), allow(dead_code))]
 pub(crate) mod retry_after;
 pub(crate) mod status;

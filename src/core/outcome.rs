@@ -117,7 +117,10 @@ pub(crate) const RECEIPT_BODY_MAX: usize = 16 * 1024;
 /// | `panic` | the handler panicked |
 /// | `lease_lost` | the lease ran out before an outcome was recorded |
 /// | `expired` `in_doubt` | not sent: past its use, or an earlier attempt may have been applied |
+/// | `cancelled` | not tried again, because somebody wanted to cancel it |
 /// | `unreadable` | the row was edited into something that cannot be read |
+/// | `not_applied` `lookups` `lookup` | a look-up found nothing; they are used up; it did not tell |
+/// | `duplicate_id` | the provider's id belongs to another intent |
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Failure {
@@ -223,4 +226,38 @@ impl Outcome {
             Self::Succeeded(_) | Self::MaybeSent(_) | Self::NeedsReview(_) => false,
         }
     }
+}
+
+/// What a look-up taught us about an intent that may have been applied. It says what was found,
+/// never what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Finding {
+    /// The effect is there. The intent is settled with this receipt.
+    Applied(Receipt),
+    /// The system of record answered that there is no such effect. The intent is sent once more,
+    /// under the same key, if this relay has known of the doubt for the settle delay and no other
+    /// can still be sending it; otherwise it is asked about again.
+    NotApplied,
+    /// The answer does not tell. Asked again with growing waits, until the look-ups are used up.
+    Inconclusive(Failure),
+    /// The question provably never left: no name, no connection. Asked again for as long as it
+    /// takes; uses no look-up.
+    NotAsked(Failure),
+}
+
+/// What a person found out about an intent that may have been applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Resolution {
+    /// It was applied: it is settled as succeeded.
+    Applied {
+        /// The id the provider gave to the effect, where it is known.
+        downstream_id: Option<String>,
+    },
+    /// It was not applied, and cannot be any more: it is sent again under the same key, with a
+    /// fresh budget.
+    NotApplied,
+    /// It is given up, whether it was applied or not.
+    Dead,
 }

@@ -51,6 +51,11 @@ impl Status {
         Self::ALL.into_iter().find(|status| status.as_str() == word)
     }
 
+    /// Whether nothing happens any more unless a person acts.
+    pub const fn waits_for_a_person(self) -> bool {
+        matches!(self, Self::NeedsReview | Self::Dead)
+    }
+
     /// Whether nothing can change it any more.
     pub const fn is_settled(self) -> bool {
         matches!(self, Self::Succeeded | Self::Cancelled)

@@ -46,6 +46,8 @@ rules! {
     Unreadable = "unreadable",
     Expired = "expired",
     InDoubt = "in_doubt",
+    /// Somebody wanted to cancel it.
+    CancelRequested = "cancel_requested",
     /// Another relay has lowered their number since.
     Attempts = "attempts",
     Paused = "paused",
@@ -168,6 +170,11 @@ impl Why {
                 let text = format!("the attempt of {at} may have been applied{why}");
                 Self::new(Rule::InDoubt, text)
             }
+            Withheld::CancelRequested => Self::new(
+                Rule::CancelRequested,
+                "somebody wanted to cancel it: it is not tried again, and the next claim says what \
+                 is known of it",
+            ),
         }
     }
 

@@ -11,6 +11,7 @@ use super::{Observer, Relay, Shared};
 use crate::core::intent::check_operation;
 use crate::error::{Error, Result};
 use crate::event::Event;
+use crate::liveness::Lifeline;
 use crate::outbox::Outbox;
 
 /// Options of a [`Relay`].
@@ -141,6 +142,7 @@ impl RelayBuilder {
     pub fn build(self) -> Result<Relay> {
         self.check()?;
         let owner = format!("relay-{}-{:08x}", std::process::id(), fastrand::u32(..));
+        let lifeline = Lifeline::hold(self.outbox.path(), &owner)?;
         let shared = Arc::new(Shared {
             outbox: self.outbox,
             owner,
@@ -149,6 +151,7 @@ impl RelayBuilder {
             default_operation: self.default_operation,
             observers: self.observers,
             stop: AtomicBool::new(false),
+            _lifeline: lifeline,
         });
         let engine = Mutex::new(Engine::new(Arc::clone(&shared))?);
         Ok(Relay { shared, engine })

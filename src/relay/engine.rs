@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Shared;
+use super::claims::{Claims, Plan, Renewed, claim, renew, write_back};
+use super::doubts::Doubts;
 use super::lane::Lane;
 use super::space::Space;
 use super::worker::{Report, Work, defuse};
@@ -14,8 +16,8 @@ use crate::core::millis;
 use crate::core::status::Status;
 use crate::error::Result;
 use crate::event::{Event, EventKind};
-use crate::handler::{Delivery, Lease};
-use crate::store::{ClaimRequest, Record, Step, Writer};
+use crate::handler::Delivery;
+use crate::store::{Record, Told, Writer};
 
 /// What a relay's writer knows and does.
 pub(super) struct Engine {
@@ -32,6 +34,7 @@ pub(super) struct Engine {
     unrecorded: Vec<(usize, Record)>,
     /// Deliveries to give back, because nobody started them.
     unreleased: Vec<Arc<Delivery>>,
+    doubts: Doubts,
     /// Workers that stand in for those who are slow or stuck.
     substitutes: usize,
     /// Lanes that were paused or throttled: what waits for a worker there must not be sent.
@@ -85,6 +88,7 @@ impl Engine {
             stuck: HashMap::new(),
             unrecorded: Vec::new(),
             unreleased: Vec::new(),
+            doubts: Doubts::default(),
             substitutes: 0,
             stopped: Vec::new(),
             random,
@@ -136,15 +140,18 @@ impl Engine {
 
     /// Takes a worker's report; it is written by the next step.
     pub fn take(&mut self, report: Report) {
-        let Report { lane, delivery, outcome, took } = report;
+        let Report { lane, delivery, told, began, took } = report;
         let key = (delivery.token, delivery.id);
         if !self.let_go(key) {
             self.stuck.remove(&key);
         }
-        match outcome {
-            Some(outcome) => {
+        match told {
+            Some(mut told) => {
+                if let Told::Finding(_, in_doubt_for) = &mut told {
+                    *in_doubt_for = self.doubts.known_for(&delivery, began);
+                }
                 self.lanes[lane].took(took);
-                let record = Record { delivery, outcome, roll: self.random.f64() };
+                let record = Record { delivery, told, roll: self.random.f64() };
                 self.unrecorded.push((lane, record));
             }
             None => self.unreleased.push(delivery),
@@ -156,7 +163,8 @@ impl Engine {
         self.take(Report {
             lane: work.lane,
             delivery: work.delivery,
-            outcome: None,
+            told: None,
+            began: Duration::ZERO,
             took: Duration::ZERO,
         });
     }
@@ -174,7 +182,10 @@ impl Engine {
     pub fn has_due(&self, now: i64) -> Result<bool> {
         let (shard, space) = (self.shared.options.shard, self.space());
         for (index, lane) in self.lanes.iter().enumerate() {
-            if space.room(index, lane) > 0 && self.writer.has_due(&lane.rules, shard, now)? {
+            let lookups = space.lookup_room(index, lane) > 0;
+            if space.room(index, lane) > 0
+                && self.writer.has_due(&lane.rules, shard, now, lookups)?
+            {
                 return Ok(true);
             }
         }
@@ -185,8 +196,9 @@ impl Engine {
     pub fn next_due(&self, now: i64) -> Result<Option<i64>> {
         let (mut next, space) = (None, self.space());
         let has_room = |(index, lane): &(usize, &Lane)| space.room(*index, lane) > 0;
-        for (_, lane) in self.lanes.iter().enumerate().filter(has_room) {
-            let due = self.writer.next_due(&lane.rules, self.shared.options.shard, now)?;
+        for (index, lane) in self.lanes.iter().enumerate().filter(has_room) {
+            let (shard, lookups) = (self.shared.options.shard, space.lookup_room(index, lane) > 0);
+            let due = self.writer.next_due(&lane.rules, shard, now, lookups)?;
             next = next.into_iter().chain(due).min();
         }
         Ok(next)
@@ -229,7 +241,13 @@ impl Engine {
         let renewing = self.must_renew(now);
         let mut plan = claiming.then(|| self.plan());
         let mut step = self.writer.step(now, Arc::clone(self.shared.outbox.clock()))?;
-        write_back(&mut step, &self.lanes, &self.unrecorded, &self.unreleased)?;
+        write_back(
+            &mut step,
+            &self.lanes,
+            &self.unrecorded,
+            &self.unreleased,
+            self.shared.outbox.path(),
+        )?;
         let lease = self.shared.options.lease;
         let renewed = if renewing {
             renew(&mut step, &self.lanes, &self.held, lease)?
@@ -276,6 +294,11 @@ impl Engine {
     }
 
     fn hold(&mut self, lane: usize, delivery: Arc<Delivery>) -> Work {
+        if delivery.lookup.is_some() {
+            let now = self.shared.outbox.clock().monotonic();
+            self.doubts.note_lookup(&delivery, now);
+            self.lanes[lane].lookups += 1;
+        }
         self.held_bytes += delivery.payload.len();
         self.held.insert((delivery.token, delivery.id), (lane, Arc::clone(&delivery)));
         let stuck_here = self.stuck.values().filter(|&&stuck| stuck == lane).count();
@@ -297,7 +320,9 @@ impl Engine {
     fn let_go(&mut self, key: (i64, i64)) -> bool {
         let Some((lane, delivery)) = self.held.remove(&key) else { return false };
         self.held_bytes = self.held_bytes.saturating_sub(delivery.payload.len());
-        self.lanes[lane].held = self.lanes[lane].held.saturating_sub(1);
+        let lane = &mut self.lanes[lane];
+        lane.held = lane.held.saturating_sub(1);
+        lane.lookups = lane.lookups.saturating_sub(delivery.lookup.is_some().into());
         true
     }
 
@@ -353,7 +378,7 @@ impl Engine {
             .map(|lane| (lane.held, lane.workers_max(configured, workers, several)));
         let bytes_left = bytes_max.saturating_sub(self.held_bytes);
         let mut space = Space::new(options, workers, bytes_left, held);
-        let alone = self.held.values().any(|(_, held)| held.facts.lost > 0);
+        let alone = self.held.values().any(|(_, held)| held.must_be_alone());
         let wants_idle = self.wants_idle && space.idle() == 0;
         if alone || wants_idle || (self.quiet && !self.held.is_empty()) {
             space.close();
@@ -362,11 +387,18 @@ impl Engine {
     }
 
     fn publish(&mut self, events: &[Event]) {
+        let now = self.shared.outbox.clock().monotonic();
         for event in events {
+            self.doubts.note(event, now);
             if event.kind == EventKind::Attempt {
                 self.tally.attempts += 1;
             }
+            if event.kind == EventKind::DuplicateEffect {
+                let reason = event.reason.as_deref().unwrap_or_default();
+                log::error!("intent {} ({}): {reason}", event.id, event.operation);
+            }
             match event.to {
+                _ if event.from == event.to => {}
                 Status::Succeeded => self.tally.succeeded += 1,
                 Status::Pending => self.tally.retried += 1,
                 Status::Unknown => self.tally.unknown += 1,
@@ -392,108 +424,4 @@ impl Engine {
             }
         }
     }
-}
-
-struct Plan {
-    /// The lanes in the order of their turn.
-    order: Vec<usize>,
-    space: Space,
-    holds_nothing: bool,
-    shard: (u32, u32),
-}
-
-#[derive(Default)]
-struct Claims {
-    deliveries: Vec<(usize, Arc<Delivery>)>,
-    /// The next row must be claimed alone.
-    quiet: bool,
-    /// The lane whose next row must wait for an idle worker; it comes first then.
-    wants_idle: Option<usize>,
-    /// A lane had as many due rows as there was room for, or was not looked through to its end.
-    more: bool,
-}
-
-fn write_back(
-    step: &mut Step<'_>,
-    lanes: &[Lane],
-    unrecorded: &[(usize, Record)],
-    unreleased: &[Arc<Delivery>],
-) -> Result<()> {
-    for (lane, record) in unrecorded {
-        step.record(record, &lanes[*lane].rules)?;
-    }
-    for delivery in unreleased {
-        step.release(delivery)?;
-    }
-    Ok(())
-}
-
-/// What became of the leases of everything held; it counts only once the step is committed.
-#[derive(Default)]
-struct Renewed {
-    held: Vec<Arc<Lease>>,
-    lost: Vec<Arc<Lease>>,
-    /// Given up, because the handler is long past its time limit and may never come back.
-    overdue: Vec<(i64, i64)>,
-}
-
-fn renew(
-    step: &mut Step<'_>,
-    lanes: &[Lane],
-    held: &HashMap<(i64, i64), (usize, Arc<Delivery>)>,
-    lease: Duration,
-) -> Result<Renewed> {
-    let mut renewed = Renewed::default();
-    for (key, (lane, delivery)) in held {
-        let lane = &lanes[*lane];
-        let worked = delivery.lease.began().map_or(Duration::ZERO, |began| began.elapsed());
-        if worked > lane.policy.time_limit.saturating_add(lease) {
-            step.abandon(delivery, &lane.rules)?;
-            renewed.overdue.push(*key);
-        } else if step.renew(delivery, millis(lease))? {
-            renewed.held.push(Arc::clone(&delivery.lease));
-        } else {
-            renewed.lost.push(Arc::clone(&delivery.lease));
-        }
-    }
-    Ok(renewed)
-}
-
-fn claim(step: &mut Step<'_>, lanes: &[Lane], plan: &mut Plan, lease_ms: i64) -> Result<Claims> {
-    let mut claims = Claims::default();
-    step.check_schema()?;
-    for lane in lanes {
-        step.recover(&lane.rules)?;
-    }
-    for &index in &plan.order {
-        let limit = plan.space.room(index, &lanes[index]);
-        if limit == 0 {
-            // Its turn is kept: whoever comes after it would keep the workers busy for ever.
-            let waits = plan.space.idle() == 0 && lanes[index].waits_for_idle();
-            if waits && step.has_due(&lanes[index].rules, plan.shard)? {
-                claims.wants_idle = Some(index);
-                break;
-            }
-            continue;
-        }
-        let found = step.claim(&ClaimRequest {
-            rules: &lanes[index].rules,
-            limit,
-            bytes: plan.space.bytes_left(),
-            shard: plan.shard,
-            lease_ms,
-            holds_nothing: plan.holds_nothing && claims.deliveries.is_empty(),
-        })?;
-        claims.quiet |= found.wants_to_be_alone;
-        let bytes = found.deliveries.iter().map(|d| d.payload.len()).sum();
-        plan.space.hold(index, found.deliveries.len(), bytes);
-        let is_full = found.deliveries.len() == limit || plan.space.bytes_left() == 0;
-        claims.more |= is_full || found.is_unfinished;
-        let is_alone = found.deliveries.first().is_some_and(|d| d.facts.lost > 0);
-        claims.deliveries.extend(found.deliveries.into_iter().map(|delivery| (index, delivery)));
-        if is_alone {
-            break;
-        }
-    }
-    Ok(claims)
 }

@@ -38,12 +38,12 @@ pub(super) fn start(shared: Arc<Shared>, mut engine: Engine) -> Result<RelayHand
     let (stop, stopping) = bounded(1);
     let writers_share = Arc::clone(&shared);
     let writer = spawn("outbox-writer".into(), move || {
-        let clock = Arc::clone(writers_share.outbox.clock());
-        let hire = move |channels: &Channels| {
+        let hire = |channels: &Channels| {
             let (deliveries, reports) = (Arc::clone(&channels.deliveries), channels.report.clone());
-            let clock = Arc::clone(&clock);
+            // Others must see this relay alive for as long as a handler runs.
+            let shared = Arc::clone(&writers_share);
             spawn("outbox-worker".into(), move || {
-                worker::work(&deliveries, &reports, clock.as_ref());
+                worker::work(&deliveries, &reports, shared.outbox.clock().as_ref());
             })?;
             Ok(())
         };

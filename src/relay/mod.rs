@@ -1,6 +1,8 @@
 //! The relay: the loop that empties the outbox. Threads are here and nowhere else.
 
 mod builder;
+mod claims;
+mod doubts;
 mod engine;
 mod handle;
 mod lane;
@@ -22,6 +24,7 @@ pub use operation::Operation;
 use crate::core::contract::Downstream;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
+use crate::liveness::Lifeline;
 use crate::outbox::Outbox;
 use crate::store::Rules;
 use builder::Options;
@@ -77,6 +80,8 @@ struct Shared {
     default_operation: Option<Operation>,
     observers: Vec<Observer>,
     stop: AtomicBool,
+    /// Others see by it that this relay is alive: it ends with the last of its threads.
+    _lifeline: Lifeline,
 }
 
 impl Shared {

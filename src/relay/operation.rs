@@ -11,7 +11,8 @@ use crate::core::decide::Policy;
 use crate::core::flow::{Limits, Rate};
 use crate::core::millis;
 use crate::error::{Error, Result};
-use crate::handler::Handler;
+use crate::core::outcome::{Finding, Outcome};
+use crate::handler::{Delivery, Handler};
 use crate::store::{Contract, Rules};
 
 /// What a relay needs to know about one operation: what its downstream promises, who carries it
@@ -49,6 +50,9 @@ pub struct Operation {
     provider: Option<String>,
     owner: Option<String>,
     key_recipe: Option<String>,
+    settle_delay: Option<Duration>,
+    max_lookups: u32,
+    binds: bool,
     weaken: bool,
 }
 
@@ -72,6 +76,9 @@ impl Operation {
             provider: None,
             owner: None,
             key_recipe: None,
+            settle_delay: None,
+            max_lookups: 8,
+            binds: false,
             weaken: false,
         }
     }
@@ -209,6 +216,66 @@ impl Operation {
         self
     }
 
+    /// Sets how the system of record is asked what became of an intent that may have been applied
+    /// and may not be sent again. Such an intent is `unknown` until the answer tells; without a
+    /// look-up, here or in another relay on the file, it needs a person at once.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use sqlite_outbox::{Delivery, Downstream, Failure, Finding, Operation, Outcome, Receipt};
+    ///
+    /// fn sent_mails(_reference: &str) -> Result<Option<String>, String> {
+    ///     Ok(None) // your client: the id of the mail with this reference, if there is one
+    /// }
+    ///
+    /// let send = |_: &Delivery| Outcome::MaybeSent(Failure::new("timeout", "no answer"));
+    /// let mails = Operation::new(Downstream::Unprotected, send).reconcile(|d: &Delivery| {
+    ///     match sent_mails(&d.wire_key()) {
+    ///         Ok(Some(id)) => Finding::Applied(Receipt::new().downstream_id(id)),
+    ///         Ok(None) => Finding::NotApplied, // only if the record is complete by now
+    ///         Err(error) => Finding::Inconclusive(Failure::new("lookup", error)),
+    ///     }
+    /// });
+    /// ```
+    #[must_use]
+    pub fn reconcile(
+        mut self,
+        lookup: impl Fn(&Delivery) -> Finding + Send + Sync + 'static,
+    ) -> Self {
+        self.handler = Arc::new(Reconciled { handler: self.handler, lookup });
+        self
+    }
+
+    /// How long an attempt in doubt is left alone before it is asked about, and how long a relay
+    /// must have known of the doubt, by a clock that nobody can set, before it believes that
+    /// nothing was applied. Must be longer than one attempt may take. The waits between look-ups
+    /// double from it, up to an hour. Defaults to twice the time limit, and at least 2 minutes.
+    #[must_use]
+    pub fn settle_delay(mut self, delay: Duration) -> Self {
+        self.settle_delay = Some(delay);
+        self
+    }
+
+    /// Look-ups of one intent before a person must find out. Those that provably never left do not
+    /// count. Defaults to 8.
+    #[must_use]
+    pub fn max_lookups(mut self, max: u32) -> Self {
+        self.max_lookups = max;
+        self
+    }
+
+    /// Says that the id in a receipt names what was created, so that no two intents can have the
+    /// same: an intent that is answered with another one's id needs review and does not take it,
+    /// and one that gets two ids was carried out twice, which is put on record. Ids are unique
+    /// within a [`provider`](Self::provider), or within the operation where none is named. Stored,
+    /// and obeyed by every relay on the file. Defaults to no.
+    #[must_use]
+    pub fn binds_ids(mut self) -> Self {
+        self.binds = true;
+        self
+    }
+
     /// Lets this configuration replace a stored contract that promises less. Without it the
     /// stricter of the two holds.
     #[must_use]
@@ -248,6 +315,8 @@ impl Operation {
             time_limit: Some(self.handler.time_limit()),
             attempts_max: self.max_attempts,
             give_up_after: self.give_up_after,
+            reconciles: self.handler.reconciles(),
+            binds: self.binds,
         }
     }
 
@@ -261,10 +330,17 @@ impl Operation {
                 give_up_after: self.give_up_after.unwrap_or(Duration::from_secs(72 * 3600)),
                 retry_after_max: Duration::from_secs(24 * 3600),
                 time_limit: self.handler.time_limit(),
+                reconciles: self.handler.reconciles(),
+                settle_delay: self.settle_delay.unwrap_or_else(|| self.usual_settle_delay()),
+                lookups_max: self.max_lookups,
             },
             on_dead: self.on_dead.unwrap_or_default(),
             breaker_after: self.breaker_after,
         }
+    }
+
+    fn usual_settle_delay(&self) -> Duration {
+        Duration::from_secs(120).max(self.handler.time_limit().saturating_mul(2))
     }
 
     /// Checks everything that can be wrong on its own or together with the lease.
@@ -295,6 +371,16 @@ impl Operation {
             );
             return Err(in_operation(Error::invalid("lease", why)));
         }
+        if self.settle_delay.is_some_and(|delay| delay <= time_limit) {
+            let why = format!(
+                "must be longer than the {time_limit:?} one attempt may take, or a request that is \
+                 on its way would be taken for one that was not applied"
+            );
+            return Err(in_operation(Error::invalid("settle_delay", why)));
+        }
+        if self.max_lookups == 0 {
+            return Err(in_operation(Error::invalid("max_lookups", "must be 1 or more")));
+        }
         if let Downstream::DeduplicatesByKey { window } = self.downstream
             && window <= time_limit
         {
@@ -305,6 +391,30 @@ impl Operation {
             return Err(in_operation(Error::invalid("key_window", why)));
         }
         Ok(())
+    }
+}
+
+/// A handler with a look-up of its own.
+struct Reconciled<F> {
+    handler: Arc<dyn Handler>,
+    lookup: F,
+}
+
+impl<F: Fn(&Delivery) -> Finding + Send + Sync> Handler for Reconciled<F> {
+    fn deliver(&self, delivery: &Delivery) -> Outcome {
+        self.handler.deliver(delivery)
+    }
+
+    fn time_limit(&self) -> Duration {
+        self.handler.time_limit()
+    }
+
+    fn reconciles(&self) -> bool {
+        true
+    }
+
+    fn reconcile(&self, delivery: &Delivery) -> Finding {
+        (self.lookup)(delivery)
     }
 }
 

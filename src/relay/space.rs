@@ -75,6 +75,11 @@ impl Space {
         lane.room(self.workers, self.idle()).min(left).min(self.batch)
     }
 
+    /// How many more look-ups of this lane may be claimed: only what a worker is idle for.
+    pub fn lookup_room(&self, index: usize, lane: &Lane) -> usize {
+        self.room(index, lane).min(self.idle()).min(lane.lookup_room(self.workers))
+    }
+
     /// Workers with nothing to do, now or soon.
     pub fn idle(&self) -> usize {
         self.workers.saturating_sub(self.busy)

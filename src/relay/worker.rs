@@ -10,8 +10,9 @@ use crossbeam_channel::Sender;
 use super::queue::Queue;
 use crate::clock::Clock;
 use crate::core::decide::{self, Policy};
-use crate::core::outcome::{Failure, Outcome};
+use crate::core::outcome::{Failure, Finding, Outcome};
 use crate::handler::{Delivery, Handler};
+use crate::store::Told;
 
 /// A delivery on its way to a worker.
 pub(super) struct Work {
@@ -27,8 +28,10 @@ pub(super) struct Work {
 pub(super) struct Report {
     pub lane: usize,
     pub delivery: Arc<Delivery>,
-    /// The outcome, or `None` where nothing was sent because it may not be any more.
-    pub outcome: Option<Outcome>,
+    /// What was learnt, or `None` where nothing was begun because it may not be any more.
+    pub told: Option<Told>,
+    /// When it was begun, by the clock that nobody can set.
+    pub began: Duration,
     pub took: Duration,
 }
 
@@ -48,23 +51,36 @@ pub(super) fn work(deliveries: &Queue, reports: &Sender<Report>, clock: &dyn Clo
 /// it came.
 pub(super) fn attempt(work: Work, clock: &dyn Clock) -> Report {
     let Work { lane, delivery, handler, policy, .. } = work;
-    let began = Instant::now();
-    delivery.lease.begin(began);
-    let outcome = may_send(&delivery, &policy, clock).then(|| {
-        catch_unwind(AssertUnwindSafe(|| handler.deliver(&delivery))).unwrap_or_else(|payload| {
-            let text = panic_text(payload.as_ref());
-            defuse(payload);
-            Outcome::MaybeSent(Failure::new("panic", format!("the handler panicked: {text}")))
-        })
+    let (began, begun) = (clock.monotonic(), Instant::now());
+    delivery.lease.begin(begun);
+    let told = may_begin(&delivery, &policy, clock).then(|| match delivery.lookup {
+        None => Told::Outcome(contained(|| handler.deliver(&delivery), Outcome::MaybeSent)),
+        Some(_) => {
+            let finding = contained(|| handler.reconcile(&delivery), Finding::Inconclusive);
+            // The engine knows since when the row is in doubt.
+            Told::Finding(finding, Duration::ZERO)
+        }
     });
-    Report { lane, delivery, outcome, took: began.elapsed() }
+    Report { lane, delivery, told, began, took: begun.elapsed() }
+}
+
+/// A panic becomes the answer of somebody who does not know.
+fn contained<T>(f: impl FnOnce() -> T, unsure: impl FnOnce(Failure) -> T) -> T {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|payload| {
+        let text = panic_text(payload.as_ref());
+        defuse(payload);
+        unsure(Failure::new("panic", format!("the handler panicked: {text}")))
+    })
 }
 
 /// Asked just before sending: the row may have waited in the queue while its lease, its
 /// usefulness or the downstream's memory ran out.
-fn may_send(delivery: &Delivery, policy: &Arc<Policy>, clock: &dyn Clock) -> bool {
+fn may_begin(delivery: &Delivery, policy: &Arc<Policy>, clock: &dyn Clock) -> bool {
     if !delivery.holds_lease_for(policy.time_limit) {
         return false;
+    }
+    if delivery.lookup.is_some() {
+        return true;
     }
     if delivery.facts.expires_at.is_none() && delivery.facts.in_doubt_since.is_none() {
         return true;

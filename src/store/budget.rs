@@ -342,7 +342,25 @@ impl Step<'_> {
         }
         Ok(())
     }
+
+    /// Takes back what the attempts in doubt took, none of which was applied.
+    pub(super) fn give_back_doubt(&mut self, delivery: &Delivery) -> Result<()> {
+        let mut statement = self.tx.prepare_cached(GIVE_BACK_DOUBT)?;
+        statement.execute(named_params! {
+            ":operation": delivery.operation,
+            ":since": delivery.facts.in_doubt_since,
+            ":now": self.now,
+            ":id": delivery.id,
+        })?;
+        self.purses.remove(&delivery.operation);
+        Ok(())
+    }
 }
+
+/// The entries of every claim since a row is in doubt.
+pub(super) const GIVE_BACK_DOUBT: &str = "
+    DELETE FROM main.outbox_spend
+    WHERE operation = :operation AND at BETWEEN :since AND :now AND id = :id";
 
 pub(super) const GIVE_BACK: &str = "
     DELETE FROM main.outbox_spend

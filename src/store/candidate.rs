@@ -1,17 +1,68 @@
-//! Reading a due row, which may hold anything that other hands have written.
+//! Finding and reading a due row, which may hold anything that other hands have written.
 
 use std::sync::Arc;
 
-use rusqlite::Row as SqlRow;
+use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
 use rusqlite::types::FromSql;
 
 use super::read;
+use crate::core::contract::Downstream;
 use crate::core::decide::Facts;
+use crate::error::Result as Fallible;
+use crate::handler::{Delivery, Lease};
+
+/// What is read of a row before it is claimed.
+macro_rules! candidate_columns {
+    () => {
+        "l.id, l.attempts, l.tries, l.lost, l.in_doubt_since, l.first_sent_at, l.claimed_at, l.token,
+         l.lookups, l.cancel_requested_at, l.last_token, o.id AS outbox_id, o.tenant_id, o.entity_id, o.intent_version, o.idempotency_key, o.args_hash,
+         o.endpoint, o.method, o.content_type, o.payload, o.headers, o.ordering_key, o.created_at,
+         o.expires_at, o.cost,
+         NOT (lower(o.content_type) GLOB 'application/json*' OR lower(o.content_type) GLOB '*+json*')
+             OR o.payload = '' AND o.method IN ('GET', 'DELETE')
+             OR json_valid(o.payload) AS is_sound"
+    };
+}
+
+/// The statement that finds due rows. The state is a literal and the index is named, so that no
+/// statistics can turn this into a scan; the join is written in the order it must run.
+pub(super) const CANDIDATES: &str = concat!(
+    "SELECT ",
+    candidate_columns!(),
+    " FROM main.outbox_lease l INDEXED BY outbox_lease_due
+    LEFT JOIN main.outbox o ON o.id = l.id
+    WHERE l.operation = :operation AND l.state = 'pending' AND l.due_at <= :now
+      AND l.id % :count = :index
+    ORDER BY l.due_at, l.id LIMIT :limit OFFSET :passed_over"
+);
+
+/// The same for rows in doubt whose look-up is due, or whose look-up ended with its process.
+pub(super) const LOOKUPS: &str = concat!(
+    "SELECT ",
+    candidate_columns!(),
+    " FROM main.outbox_lease l INDEXED BY outbox_lease_due
+    LEFT JOIN main.outbox o ON o.id = l.id
+    WHERE l.operation = :operation AND l.state = 'unknown' AND l.due_at <= :now
+      AND l.id % :count = :index
+    ORDER BY l.due_at, l.id LIMIT :limit"
+);
+
+/// One row as a claim would read it, to say whether it could.
+pub(super) fn candidate(conn: &Connection, id: i64, operation: &str) -> Fallible<Option<Candidate>> {
+    let mut statement = conn.prepare_cached(concat!(
+        "SELECT ",
+        candidate_columns!(),
+        " FROM main.outbox_lease l LEFT JOIN main.outbox o ON o.id = l.id WHERE l.id = ?1"
+    ))?;
+    Ok(statement.query_row([id], |row| read_candidate(row, operation)).optional()?)
+}
 
 /// A due row that was found.
 pub(super) struct Candidate {
     pub id: i64,
     pub token: Option<i64>,
+    /// The claim of the last attempt.
+    pub last_token: Option<i64>,
     pub facts: Facts,
     /// The intent, or why it cannot be read.
     pub intent: Result<StoredIntent, String>,
@@ -34,9 +85,49 @@ pub(super) struct StoredIntent {
     pub cost: i64,
 }
 
+impl StoredIntent {
+    /// The intent as a handler sees it, under a claim.
+    pub fn delivery(
+        self,
+        id: i64,
+        operation: &str,
+        downstream: Downstream,
+        facts: Facts,
+        (token, lease): (i64, Arc<Lease>),
+    ) -> Delivery {
+        Delivery {
+            id,
+            tenant_id: self.tenant_id,
+            operation: operation.to_owned(),
+            entity_id: self.entity_id,
+            intent_version: self.intent_version,
+            idempotency_key: self.idempotency_key,
+            args_hash: self.args_hash,
+            endpoint: self.endpoint,
+            method: self.method,
+            content_type: self.content_type,
+            payload: self.payload,
+            headers: self.headers,
+            ordering_key: self.ordering_key,
+            created_at: self.created_at,
+            downstream,
+            facts,
+            token,
+            lease,
+            lookup: None,
+        }
+    }
+}
+
 pub(super) fn read_candidate(row: &SqlRow<'_>, operation: &str) -> rusqlite::Result<Candidate> {
     let intent = read_intent(row).map_err(|why| format!("{operation}: {why}"));
-    Ok(Candidate { id: row.get("id")?, token: row.get("token")?, facts: read_facts(row)?, intent })
+    Ok(Candidate {
+        id: row.get("id")?,
+        token: row.get("token")?,
+        last_token: row.get("last_token")?,
+        facts: read_facts(row)?,
+        intent,
+    })
 }
 
 pub(super) fn read_facts(row: &SqlRow<'_>) -> rusqlite::Result<Facts> {
@@ -48,6 +139,8 @@ pub(super) fn read_facts(row: &SqlRow<'_>) -> rusqlite::Result<Facts> {
         first_sent_at: row.get("first_sent_at")?,
         expires_at: row.get("expires_at").unwrap_or_default(),
         claimed_at: row.get::<_, Option<i64>>("claimed_at")?.unwrap_or_default(),
+        lookups: read::counter(row, "lookups")?,
+        cancel_requested: row.get::<_, Option<i64>>("cancel_requested_at")?.is_some(),
     })
 }
 

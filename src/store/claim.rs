@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension, named_params};
+use rusqlite::named_params;
 
 use super::budget::Asking;
-use super::candidate::{Candidate, read_candidate, read_facts};
+use super::candidate::{CANDIDATES, Candidate, read_candidate, read_facts};
 use super::step::{Row, Rules, Step};
 use super::writer::HAS_DUE;
+use super::{line, lost, read};
 use crate::core::budget::{Budget, Fit, UsedUp};
 use crate::core::decide::{self, Decision, Facts, Policy};
 use crate::core::flow::Gate;
@@ -218,7 +219,7 @@ impl Step<'_> {
         if let Some(decision) = withheld {
             let (tenant_id, key) = (&intent.tenant_id, intent.ordering_key.as_deref());
             let row = pending_row(candidate.id, operation, tenant_id, key, candidate.token);
-            self.apply(row, Some(EventKind::Withheld), &decision, request.rules.on_dead)?;
+            self.conclude(row, Some(EventKind::Withheld), &decision, request.rules.on_dead)?;
             return Ok(Tried::Parked);
         }
         let expires_at = self.now.saturating_add(request.lease_ms);
@@ -233,26 +234,11 @@ impl Step<'_> {
             tries: facts.tries.saturating_add(1),
             ..facts
         };
-        Ok(Tried::Claimed(Arc::new(Delivery {
-            id: candidate.id,
-            tenant_id: intent.tenant_id,
-            operation: operation.clone(),
-            entity_id: intent.entity_id,
-            intent_version: intent.intent_version,
-            idempotency_key: intent.idempotency_key,
-            args_hash: intent.args_hash,
-            endpoint: intent.endpoint,
-            method: intent.method,
-            content_type: intent.content_type,
-            payload: intent.payload,
-            headers: intent.headers,
-            ordering_key: intent.ordering_key,
-            created_at: intent.created_at,
-            downstream: policy.downstream,
-            facts,
-            token,
-            lease: Arc::new(Lease::new(expires_at, Arc::clone(&self.clock))),
-        })))
+        let lease = Arc::new(Lease::new(expires_at, Arc::clone(&self.clock)));
+        let claim = (token, lease);
+        let delivery =
+            intent.delivery(candidate.id, operation, policy.downstream, facts, claim);
+        Ok(Tried::Claimed(Arc::new(delivery)))
     }
 
     /// Lets a row wait until its tenant has something left. It costs no try and leaves no event.
@@ -278,7 +264,8 @@ impl Step<'_> {
         let mut statement = self.tx.prepare_cached(
             "UPDATE main.outbox_lease
              SET state = 'in_flight', due_at = :expires_at, attempts = attempts + 1,
-                 tries = tries + 1, token = :token, owner = :owner, claimed_at = :now
+                 tries = tries + 1, token = :token, last_token = :token, owner = :owner,
+                 claimed_at = :now
              WHERE id = :id AND state = 'pending'",
         )?;
         let changed = statement.execute(named_params! {
@@ -296,13 +283,16 @@ impl Step<'_> {
         let expires_at = self.now.saturating_add(lease_ms);
         let mut statement = self.tx.prepare_cached(
             "UPDATE main.outbox_lease SET due_at = ?3
-             WHERE id = ?1 AND token = ?2 AND state = 'in_flight'",
+             WHERE id = ?1 AND token = ?2 AND owner IS NOT NULL",
         )?;
         Ok(statement.execute((delivery.id, delivery.token, expires_at))? == 1)
     }
 
     /// Gives a row back that no worker has started; the attempt is not counted.
     pub fn release(&mut self, delivery: &Delivery) -> Result<bool> {
+        if delivery.lookup.is_some() {
+            return self.release_lookup(delivery);
+        }
         self.forget_probe(&delivery.operation, delivery.id, delivery.token)?;
         if self.settle_with_late_proof(Row::claimed(delivery), &not_started(delivery.facts))? {
             self.give_back(delivery)?;
@@ -317,11 +307,13 @@ impl Step<'_> {
         let changed = statement.execute((delivery.id, delivery.token, self.now))?;
         drop(statement);
         if changed == 0 {
+            lost::heard_of(&self.tx, delivery.id, delivery.token)?;
             return Ok(false);
         }
         self.give_back(delivery)?;
         if let Some(ordering_key) = delivery.ordering_key() {
-            self.yield_to_earlier(delivery.id, delivery.tenant(), ordering_key)?;
+            let key = (delivery.tenant(), ordering_key);
+            line::yield_to_earlier(&self.tx, delivery.id, key, self.now)?;
         }
         Ok(true)
     }
@@ -338,23 +330,28 @@ impl Step<'_> {
                 state: Status::InFlight,
                 token: lost.token,
             };
-            self.lose(row, &lost.facts, rules)?;
+            self.lose(row, &lost.facts, &lost.owner, rules)?;
         }
         Ok(expired.len())
     }
 
     /// Takes back the row of a handler that may never return.
     pub fn abandon(&mut self, delivery: &Delivery, rules: &Rules) -> Result<()> {
-        self.lose(Row::claimed(delivery), &delivery.facts, rules)
+        if delivery.lookup.is_some() {
+            return self.abandon_lookup(delivery);
+        }
+        let owner = self.owner.to_owned();
+        self.lose(Row::claimed(delivery), &delivery.facts, &owner, rules)
     }
 
-    fn lose(&mut self, row: Row<'_>, facts: &Facts, rules: &Rules) -> Result<()> {
-        self.forget_probe(&rules.operation, row.id, row.token.unwrap_or_default())?;
+    fn lose(&mut self, row: Row<'_>, facts: &Facts, owner: &str, rules: &Rules) -> Result<()> {
+        let token = row.token.unwrap_or_default();
+        self.forget_probe(&rules.operation, row.id, token)?;
         let decision = decide::decide_lost(facts, &self.policy(rules)?, self.now);
-        if !self.apply(row, Some(EventKind::LeaseLost), &decision, rules.on_dead)? {
-            self.settle_with_late_proof(row, &decision)?;
+        if self.apply(row, Some(EventKind::LeaseLost), &decision, rules.on_dead)? {
+            return lost::note(&self.tx, row.id, token, owner);
         }
-        Ok(())
+        self.settle_with_late_proof(row, &decision).map(drop)
     }
 
     fn expired(&self, operation: &str) -> Result<Vec<ExpiredLease>> {
@@ -365,6 +362,7 @@ impl Step<'_> {
                 Ok(ExpiredLease {
                     id: row.get("id")?,
                     token: row.get("token")?,
+                    owner: read::lossy(row, 1)?,
                     facts: read_facts(row)?,
                     // A row that cannot be read is parked when it is claimed, not here.
                     tenant_id: row.get("tenant_id").unwrap_or_default(),
@@ -376,44 +374,9 @@ impl Step<'_> {
     }
 }
 
-/// What is read of a row before it is claimed.
-macro_rules! candidate_columns {
-    () => {
-        "l.id, l.attempts, l.tries, l.lost, l.in_doubt_since, l.first_sent_at, l.claimed_at, l.token,
-         o.id AS outbox_id, o.tenant_id, o.entity_id, o.intent_version, o.idempotency_key, o.args_hash,
-         o.endpoint, o.method, o.content_type, o.payload, o.headers, o.ordering_key, o.created_at,
-         o.expires_at, o.cost,
-         NOT (lower(o.content_type) GLOB 'application/json*' OR lower(o.content_type) GLOB '*+json*')
-             OR o.payload = '' AND o.method IN ('GET', 'DELETE')
-             OR json_valid(o.payload) AS is_sound"
-    };
-}
-
-/// The statement that finds due rows. The state is a literal and the index is named, so that no
-/// statistics can turn this into a scan; the join is written in the order it must run.
-pub(super) const CANDIDATES: &str = concat!(
-    "SELECT ",
-    candidate_columns!(),
-    " FROM main.outbox_lease l INDEXED BY outbox_lease_due
-    LEFT JOIN main.outbox o ON o.id = l.id
-    WHERE l.operation = :operation AND l.state = 'pending' AND l.due_at <= :now
-      AND l.id % :count = :index
-    ORDER BY l.due_at, l.id LIMIT :limit OFFSET :passed_over"
-);
-
-/// One row as a claim would read it, to say whether it could.
-pub(super) fn candidate(conn: &Connection, id: i64, operation: &str) -> Result<Option<Candidate>> {
-    let mut statement = conn.prepare_cached(concat!(
-        "SELECT ",
-        candidate_columns!(),
-        " FROM main.outbox_lease l LEFT JOIN main.outbox o ON o.id = l.id WHERE l.id = ?1"
-    ))?;
-    Ok(statement.query_row([id], |row| read_candidate(row, operation)).optional()?)
-}
-
 pub(super) const EXPIRED: &str = "
-    SELECT l.id, l.attempts, l.tries, l.lost, l.in_doubt_since, l.first_sent_at, l.claimed_at, l.token,
-           o.tenant_id, o.ordering_key, o.expires_at
+    SELECT l.id, l.owner, l.attempts, l.tries, l.lost, l.in_doubt_since, l.first_sent_at,
+           l.claimed_at, l.token, l.lookups, l.cancel_requested_at, o.tenant_id, o.ordering_key, o.expires_at
     FROM main.outbox_lease l INDEXED BY outbox_lease_due
     LEFT JOIN main.outbox o ON o.id = l.id
     WHERE l.operation = :operation AND l.state = 'in_flight' AND l.due_at <= :now
@@ -422,6 +385,7 @@ pub(super) const EXPIRED: &str = "
 struct ExpiredLease {
     id: i64,
     token: Option<i64>,
+    owner: String,
     facts: Facts,
     tenant_id: String,
     ordering_key: Option<String>,
@@ -443,7 +407,7 @@ fn not_started(facts: Facts) -> Decision {
     Decision { status: Status::Pending, due_at: None, facts, class: None, message: None }
 }
 
-fn unreadable(facts: Facts, why: &str) -> Decision {
+pub(super) fn unreadable(facts: Facts, why: &str) -> Decision {
     Decision {
         status: Status::NeedsReview,
         due_at: None,

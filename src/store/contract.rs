@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, named_params};
 
-use super::{budget, read};
+use super::{binding, budget, read};
 use crate::core::budget::Budget;
 use crate::core::contract::{Downstream, OnDead};
 use crate::core::flow::{Limits, Rate};
@@ -25,6 +25,10 @@ pub(crate) struct Contract {
     pub time_limit: Option<Duration>,
     pub attempts_max: Option<u32>,
     pub give_up_after: Option<Duration>,
+    /// Whether some relay can ask what became of an intent.
+    pub reconciles: bool,
+    /// Whether the ids in receipts name what was created.
+    pub binds: bool,
 }
 
 impl Contract {
@@ -51,6 +55,8 @@ impl Contract {
             time_limit: own.time_limit.or(stored.time_limit),
             attempts_max: own.attempts_max.or(stored.attempts_max),
             give_up_after: own.give_up_after.or(stored.give_up_after),
+            reconciles: own.reconciles || stored.reconciles,
+            binds: own.binds || stored.binds,
         }
     }
 }
@@ -74,6 +80,9 @@ pub(crate) fn register(
     };
     if stored.as_ref() != Some(&effective) {
         save(&tx, operation, &effective, now)?;
+    }
+    if let Some(provider) = effective.provider.as_deref().filter(|name| *name != operation) {
+        binding::name_provider(&tx, operation, provider)?;
     }
     // Silence leaves what is stored.
     if weaken || !budgets.is_empty() {
@@ -99,16 +108,19 @@ fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Re
     conn.execute(
         "INSERT INTO main.outbox_operation
              (operation, downstream, window_ms, on_dead, provider, owner, key_recipe, max_in_flight,
-              rate_count, rate_ms, time_limit_ms, attempts_max, give_up_ms, registered_at)
+              rate_count, rate_ms, time_limit_ms, attempts_max, give_up_ms, reconciles, binds,
+              registered_at)
          VALUES (:operation, :downstream, :window_ms, :on_dead, :provider, :owner, :key_recipe,
-                 :max_in_flight, :rate_count, :rate_ms, :time_limit_ms, :attempts_max, :give_up_ms, :now)
+                 :max_in_flight, :rate_count, :rate_ms, :time_limit_ms, :attempts_max, :give_up_ms,
+                 :reconciles, :binds, :now)
          ON CONFLICT (operation) DO UPDATE
          SET downstream = excluded.downstream, window_ms = excluded.window_ms,
              on_dead = excluded.on_dead, provider = excluded.provider, owner = excluded.owner,
              key_recipe = excluded.key_recipe, max_in_flight = excluded.max_in_flight,
              rate_count = excluded.rate_count, rate_ms = excluded.rate_ms,
              time_limit_ms = excluded.time_limit_ms, attempts_max = excluded.attempts_max,
-             give_up_ms = excluded.give_up_ms",
+             give_up_ms = excluded.give_up_ms, reconciles = excluded.reconciles,
+             binds = excluded.binds",
         named_params! {
             ":operation": operation,
             ":downstream": word,
@@ -123,6 +135,8 @@ fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Re
             ":time_limit_ms": contract.time_limit.map(millis),
             ":attempts_max": contract.attempts_max,
             ":give_up_ms": contract.give_up_after.map(millis),
+            ":reconciles": contract.reconciles,
+            ":binds": contract.binds.then_some("create"),
             ":now": now,
         },
     )?;
@@ -133,7 +147,7 @@ fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Re
 pub(crate) fn of(conn: &Connection, operation: &str) -> Result<Option<Contract>> {
     let mut statement = conn.prepare_cached(
         "SELECT downstream, window_ms, on_dead, provider, owner, key_recipe, time_limit_ms,
-                max_in_flight, rate_count, rate_ms, attempts_max, give_up_ms
+                max_in_flight, rate_count, rate_ms, attempts_max, give_up_ms, reconciles, binds
          FROM main.outbox_operation WHERE operation = ?1",
     )?;
     Ok(statement.query_row([operation], |row| read_contract(row, 0)).optional()?)
@@ -143,7 +157,7 @@ pub(crate) fn of(conn: &Connection, operation: &str) -> Result<Option<Contract>>
 pub(crate) fn all(conn: &Connection) -> Result<Vec<(String, Contract)>> {
     let mut statement = conn.prepare_cached(
         "SELECT operation, downstream, window_ms, on_dead, provider, owner, key_recipe, time_limit_ms,
-                max_in_flight, rate_count, rate_ms, attempts_max, give_up_ms
+                max_in_flight, rate_count, rate_ms, attempts_max, give_up_ms, reconciles, binds
          FROM main.outbox_operation ORDER BY operation",
     )?;
     let rows = statement.query_map([], |row| Ok((row.get(0)?, read_contract(row, 1)?)))?;
@@ -175,6 +189,8 @@ fn read_contract(row: &Row<'_>, first: usize) -> rusqlite::Result<Contract> {
         time_limit: duration(row.get(first + 6)?),
         attempts_max: attempts_max.and_then(|max| max.try_into().ok()),
         give_up_after: duration(row.get(first + 11)?),
+        reconciles: row.get::<_, i64>(first + 12)? != 0,
+        binds: read::lossy_option(row, first + 13)?.is_some(),
         limits: read_limits(row, first + 7)?,
     })
 }

@@ -245,7 +245,7 @@ fn stored_content(conn: &Connection, id: i64) -> Result<StoredContent> {
 pub(super) const ID_OF_KEY: &str = "
     SELECT id FROM main.outbox WHERE tenant_id = ?1 AND idempotency_key = ?2";
 
-fn id_of_key(conn: &Connection, tenant: &str, key: &str) -> Result<Option<i64>> {
+pub(super) fn id_of_key(conn: &Connection, tenant: &str, key: &str) -> Result<Option<i64>> {
     let mut statement = conn.prepare_cached(ID_OF_KEY)?;
     Ok(statement.query_row([tenant, key], |row| row.get(0)).optional()?)
 }

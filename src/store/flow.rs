@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, named_params};
 
-use super::record::Record;
 use super::step::{Rules, Step};
 use super::{budget, contract, read};
 use crate::core::budget::Left;
@@ -212,17 +211,16 @@ impl Step<'_> {
     /// Takes into account what an outcome says about the downstream.
     pub(super) fn learn(
         &mut self,
-        record: &Record,
+        (delivery, outcome, roll): (&Delivery, &Outcome, f64),
         rules: &Rules,
         due_at: Option<i64>,
     ) -> Result<()> {
-        let Record { delivery, outcome, roll } = record;
         let (now, claim) = (self.now, (delivery.id, delivery.token));
         let names_endpoint = delivery.endpoint.is_some();
         let flow = self.flow(&rules.operation)?;
         let before = flow.pause.clone();
         let breaker_after = rules.breaker_after;
-        let moved = flow.learn(outcome, claim, breaker_after, names_endpoint, (now, *roll), due_at);
+        let moved = flow.learn(outcome, claim, breaker_after, names_endpoint, (now, roll), due_at);
         if flow.throttled_until.is_some_and(|until| until > now) {
             // What waits for a worker must not be sent now.
             self.stopped.insert(rules.operation.clone());

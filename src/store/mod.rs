@@ -1,19 +1,29 @@
 //! All SQL. Each statement stands beside the function that binds it.
 
+mod binding;
 mod budget;
 mod candidate;
 mod claim;
 mod connection;
 mod contract;
 mod enqueue;
+mod event;
 mod flow;
+mod line;
+mod lookup;
+mod lost;
 mod operator;
 #[cfg(test)]
 mod plan;
 mod read;
 mod record;
+mod replay;
+mod resolve;
+mod revise;
 mod schema;
+mod settle;
 mod step;
+mod watch;
 mod why;
 mod writer;
 
@@ -24,18 +34,25 @@ pub(crate) use connection::{PooledConnection, give_up_waiting};
 pub(crate) use contract::Contract;
 pub use enqueue::Enqueued;
 pub(crate) use enqueue::{check_durability, check_transaction};
-pub use operator::ReplayReport;
-pub(crate) use record::Record;
+pub(crate) use lost::IsAlive;
+pub(crate) use operator::By;
+pub(crate) use record::{Record, Told};
+pub use replay::ReplayReport;
+pub(crate) use revise::Revised;
 pub(crate) use schema::VERSION as SCHEMA_VERSION;
 pub(crate) use step::{Rules, Step};
+pub(crate) use watch::Watch;
 pub(crate) use writer::Writer;
 
 use crate::core::budget::{Budget, Kind, Scope};
 use crate::core::contract::StoredContract;
-use crate::core::entry::{AuditEvent, Entry, Filter, OperationStats};
+use crate::core::entry::{Entry, Filter, OperationStats};
 use crate::core::intent::Prepared;
 use crate::core::why::Why;
+use crate::core::outcome::{Receipt, Resolution};
+use crate::core::status::Status;
 use crate::error::Result;
+use crate::event::Event;
 
 /// The outbox tables of one file, and connections to it.
 #[derive(Debug)]
@@ -115,8 +132,17 @@ impl Store {
         read::list(&*self.reader()?, filter)
     }
 
-    pub fn audit(&self, id: i64) -> Result<Vec<AuditEvent>> {
-        read::audit(&*self.reader()?, id)
+    pub fn audit(&self, id: i64) -> Result<Vec<Event>> {
+        event::audit(&*self.reader()?, id)
+    }
+
+    pub fn events(&self, after: i64, since: i64, limit: usize) -> Result<Vec<Event>> {
+        event::stream(&*self.reader()?, after, since, limit)
+    }
+
+    /// A connection of its own that notices when an intent is settled.
+    pub fn watch(&self) -> Result<Watch> {
+        Ok(Watch::new(connection::open_own(Path::new(&self.path))?))
     }
 
     pub fn stats(&self, now: i64) -> Result<Vec<OperationStats>> {
@@ -187,29 +213,76 @@ impl Store {
     pub fn replay(
         &self,
         filter: &Filter,
-        actor: &str,
-        reason: Option<&str>,
+        by: By<'_>,
         now: i64,
         dry_run: bool,
     ) -> Result<ReplayReport> {
-        operator::replay(&mut *self.connection()?, filter, actor, reason, now, dry_run)
+        replay::replay(&mut *self.connection()?, filter, by, now, dry_run)
     }
 
-    pub fn replay_one(&self, id: i64, actor: &str, reason: Option<&str>, now: i64) -> Result<()> {
-        operator::replay_one(&mut *self.connection()?, id, actor, reason, now)
+    pub fn replay_one(&self, id: i64, by: By<'_>, now: i64) -> Result<()> {
+        replay::replay_one(&mut *self.connection()?, id, by, now)
     }
 
     pub fn check_replay(&self, id: i64, now: i64) -> Result<()> {
-        operator::check_replay(&*self.connection()?, id, now).map(drop)
+        replay::check_replay(&*self.connection()?, id, now).map(drop)
     }
 
-    pub fn cancel(
-        conn: &rusqlite::Connection,
+    pub fn resolve(
+        &self,
         id: i64,
-        actor: &str,
-        reason: Option<&str>,
+        resolution: &Resolution,
+        by: By<'_>,
+        is_alive: IsAlive<'_>,
         now: i64,
     ) -> Result<()> {
-        operator::cancel(conn, id, actor, reason, now)
+        resolve::resolve(&mut *self.connection()?, id, resolution, by, is_alive, now)
+    }
+
+    pub fn cancel(conn: &rusqlite::Connection, id: i64, by: By<'_>, now: i64) -> Result<()> {
+        operator::cancel(conn, id, by, now)
+    }
+
+    pub fn request_cancel(
+        conn: &rusqlite::Connection,
+        id: i64,
+        by: By<'_>,
+        now: i64,
+    ) -> Result<Status> {
+        operator::request_cancel(conn, id, by, now)
+    }
+
+    pub fn skip(conn: &rusqlite::Connection, id: i64, by: By<'_>, now: i64) -> Result<()> {
+        operator::skip(conn, id, by, now)
+    }
+
+    pub fn confirm(
+        conn: &rusqlite::Connection,
+        key: (&str, &str),
+        receipt: &Receipt,
+        by: By<'_>,
+        now: i64,
+    ) -> Result<Option<Event>> {
+        resolve::confirm(conn, key, receipt, by, now)
+    }
+
+    pub fn bind(
+        conn: &rusqlite::Connection,
+        id: i64,
+        downstream_id: &str,
+        by: By<'_>,
+        now: i64,
+    ) -> Result<()> {
+        resolve::bind(conn, id, downstream_id, by, now)
+    }
+
+    pub fn revise(
+        conn: &rusqlite::Connection,
+        revised: &Revised,
+        next: &Prepared<'_>,
+        by: By<'_>,
+        now: i64,
+    ) -> Result<Enqueued> {
+        revise::revise(conn, revised, next, by, now)
     }
 }

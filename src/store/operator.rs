@@ -1,126 +1,85 @@
-//! What a person may do to an intent.
+//! What a person may do to an intent, and on which terms: withdraw it, stop it, let others pass it.
 
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, named_params};
+use rusqlite::{Connection, OptionalExtension};
 
-use super::contract::{self, Contract};
-use super::read;
-use super::step::{NewEvent, add_settled, insert_event};
+use super::contract::Contract;
+use super::event::{NewEvent, insert_event};
+use super::settle::{self, Settlement};
+use super::{line, read};
 use crate::core::backoff::Backoff;
 use crate::core::contract::Downstream;
-use crate::core::decide::{self, Facts, Policy};
-use crate::core::entry::Filter;
+use crate::core::decide::{Facts, Policy};
+use crate::core::outcome::Receipt;
 use crate::core::status::Status;
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::EventKind;
+use crate::event::{Event, EventKind};
 
-/// What a bulk replay did.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ReplayReport {
-    /// The intents that are pending again, with a fresh budget; on a dry run, those that would be.
-    pub replayed: Vec<i64>,
-    /// The intents that matched but may not be replayed, and why.
-    pub refused: Vec<(i64, String)>,
+/// Who acts, and why.
+pub(crate) type By<'a> = (&'a str, Option<&'a str>);
+
+/// Withdraws an intent in the caller's transaction.
+pub(crate) fn cancel(conn: &Connection, id: i64, by: By<'_>, now: i64) -> Result<()> {
+    let row = find(conn, id)?;
+    row.check_withdrawable()?;
+    withdraw(conn, &row, EventKind::Cancelled, by, now)
 }
 
-/// How many rows one transaction replays: nobody waits long for the lock.
-const CHUNK: usize = 500;
-
-/// Replays everything that matches, chunk by chunk.
-pub(crate) fn replay(
-    conn: &mut Connection,
-    filter: &Filter,
-    actor: &str,
-    reason: Option<&str>,
-    now: i64,
-    dry_run: bool,
-) -> Result<ReplayReport> {
-    let mut report = ReplayReport::default();
-    let mut page = Filter { limit: Some(CHUNK), ..filter.clone() };
-    loop {
-        let left = filter.limit.map_or(CHUNK, |max| max - report.replayed.len());
-        page.limit = Some(left.min(CHUNK));
-        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let ids = read::ids(&tx, &page)?;
-        for &id in &ids {
-            let done = if dry_run {
-                check_replay(&tx, id, now).map(drop)
-            } else {
-                replay_in(&tx, id, actor, reason, now)
-            };
-            match done {
-                Ok(()) => report.replayed.push(id),
-                Err(error) if error.kind() == ErrorKind::Refused => {
-                    report.refused.push((id, error.to_string()));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        tx.commit()?;
-        let Some(&last) = ids.last() else { return Ok(report) };
-        page.after = Some(last);
-        if filter.limit.is_some_and(|max| report.replayed.len() >= max) {
-            return Ok(report);
-        }
-    }
-}
-
-/// Replays one intent.
-pub(crate) fn replay_one(
-    conn: &mut Connection,
-    id: i64,
-    actor: &str,
-    reason: Option<&str>,
+/// Settles a row as cancelled, for a person or for the version that takes its place.
+pub(super) fn withdraw(
+    conn: &Connection,
+    row: &OperatorRow,
+    kind: EventKind,
+    by: By<'_>,
     now: i64,
 ) -> Result<()> {
-    let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    replay_in(&tx, id, actor, reason, now)?;
-    tx.commit()?;
+    row.settle(conn, Status::Cancelled, None, now)?;
+    row.record(conn, kind, Status::Cancelled, by, now)?;
     Ok(())
 }
 
-fn replay_in(
+/// Withdraws an intent, or where it is too late for that, sees to it that it is not tried again.
+/// Returns where it stands then.
+pub(crate) fn request_cancel(
     conn: &Connection,
     id: i64,
-    actor: &str,
-    reason: Option<&str>,
+    by: By<'_>,
     now: i64,
-) -> Result<()> {
-    let row = check_replay(conn, id, now)?;
-    let must_wait = row.is_keyed && take_place(conn, id)?;
-    let due_at = (!must_wait).then_some(now);
-    let mut statement = conn.prepare_cached(
-        "UPDATE main.outbox_lease
-         SET state = 'pending', due_at = :due_at, resume_at = NULL, attempts = 0, tries = 0, lost = 0,
-             first_sent_at = NULL
-         WHERE id = :id AND state = :state",
-    )?;
-    let changed = statement.execute(named_params! {
-        ":id": id, ":due_at": due_at, ":state": row.status.as_str(),
-    })?;
-    if changed != 1 {
-        return Err(Error::new(ErrorKind::Database, format!("intent {id} changed meanwhile")));
+) -> Result<Status> {
+    let row = find(conn, id)?;
+    if row.check_withdrawable().is_ok() {
+        withdraw(conn, &row, EventKind::Cancelled, by, now)?;
+        return Ok(Status::Cancelled);
     }
-    let event = operator_event(&row, EventKind::Replayed, Status::Pending, actor, reason, now);
-    insert_event(conn, &event)
+    if !matches!(row.status, Status::Pending | Status::InFlight) {
+        row.check_withdrawable()?;
+    }
+    let mut statement = conn.prepare_cached(
+        "UPDATE main.outbox_lease SET cancel_requested_at = coalesce(cancel_requested_at, ?2)
+         WHERE id = ?1",
+    )?;
+    statement.execute((id, now))?;
+    row.record(conn, EventKind::CancelRequested, row.status, by, now)?;
+    Ok(row.status)
 }
 
-/// Reads an intent and refuses it unless it may be replayed.
-pub(crate) fn check_replay(conn: &Connection, id: i64, now: i64) -> Result<OperatorRow> {
+/// Lets later intents of its ordering key go on without this one.
+pub(crate) fn skip(conn: &Connection, id: i64, by: By<'_>, now: i64) -> Result<()> {
     let row = find(conn, id)?;
-    let policy = cautious(contract::of(conn, &row.operation)?.as_ref());
-    if decide::may_replay(row.status, &row.facts, &policy, now) {
-        return Ok(row);
-    }
-    let why = match row.status {
-        Status::NeedsReview => {
-            "it may have been applied, and a second request is not safe: the downstream does not \
-             deduplicate, or may have forgotten the key"
-        }
-        Status::Unknown => "it may have been applied; find out first",
-        _ => "only dead intents, and some that need review, are replayed",
+    let refused = |why: &str| {
+        let text = format!("intent {id} is {}: {why}", row.status);
+        Err(Error::new(ErrorKind::Refused, text))
     };
-    Err(Error::new(ErrorKind::Refused, format!("intent {id} is {}: {why}", row.status)))
+    if !matches!(row.status, Status::Dead | Status::Unknown | Status::NeedsReview) {
+        return refused("only what is dead, unknown or needs review blocks its ordering key");
+    }
+    if !row.is_keyed {
+        return refused("it has no ordering key, so it blocks nothing");
+    }
+    if !line::leave(conn, id)? {
+        return refused("later intents of its ordering key go on without it already");
+    }
+    row.record(conn, EventKind::Skipped, row.status, by, now)?;
+    Ok(())
 }
 
 /// The rules for a person are the stored contract alone; no relay's configuration is known here.
@@ -134,116 +93,102 @@ pub(super) fn cautious(contract: Option<&Contract>) -> Policy {
         give_up_after: std::time::Duration::MAX,
         retry_after_max: std::time::Duration::MAX,
         time_limit: time_limit.unwrap_or(std::time::Duration::from_secs(60)),
+        reconciles: contract.is_some_and(|contract| contract.reconciles),
+        settle_delay: std::time::Duration::ZERO,
+        lookups_max: u32::MAX,
     }
 }
 
-/// Puts a row that later ones had passed back into its key's line. Returns whether it must wait:
-/// for an earlier one, or for one that is on the way.
-fn take_place(conn: &Connection, id: i64) -> Result<bool> {
-    let mut insert = conn.prepare_cached(
-        "INSERT INTO main.outbox_keyed (tenant_id, ordering_key, position, id)
-         SELECT tenant_id, ordering_key, id, id FROM main.outbox
-         WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM main.outbox_keyed WHERE id = ?1)",
-    )?;
-    insert.execute([id])?;
-    let mut first = conn.prepare_cached(
-        "SELECT k.id FROM main.outbox_keyed own
-         CROSS JOIN main.outbox_keyed k
-             ON k.tenant_id = own.tenant_id AND k.ordering_key = own.ordering_key
-         WHERE own.id = ?1 ORDER BY k.position, k.id LIMIT 1",
-    )?;
-    let first: i64 = first.query_row([id], |row| row.get(0))?;
-    if first != id {
-        return Ok(true);
-    }
-    let mut acting = conn.prepare_cached(
-        "SELECT l.id, l.state = 'in_flight' FROM main.outbox_keyed own
-         CROSS JOIN main.outbox_keyed k
-             ON k.tenant_id = own.tenant_id AND k.ordering_key = own.ordering_key
-         CROSS JOIN main.outbox_lease l ON l.id = k.id
-         WHERE own.id = ?1 AND k.id <> own.id
-           AND (l.state = 'in_flight' OR l.state = 'pending' AND l.due_at IS NOT NULL)
-         LIMIT 1",
-    )?;
-    let acting: Option<(i64, bool)> =
-        acting.query_row([id], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
-    let Some((acting, in_flight)) = acting else { return Ok(false) };
-    if !in_flight {
-        let mut queue = conn.prepare_cached(
-            "UPDATE main.outbox_lease SET resume_at = due_at, due_at = NULL
-             WHERE id = ?1 AND state = 'pending' AND due_at IS NOT NULL",
-        )?;
-        queue.execute([acting])?;
-    }
-    Ok(in_flight)
-}
-
-/// Withdraws an intent in the caller's transaction.
-pub(crate) fn cancel(
-    conn: &Connection,
-    id: i64,
-    actor: &str,
-    reason: Option<&str>,
-    now: i64,
-) -> Result<()> {
-    let row = find(conn, id)?;
-    let why = match row.status {
-        Status::Dead | Status::Pending if row.facts.in_doubt_since.is_none() => None,
-        Status::Pending | Status::Unknown | Status::NeedsReview => Some("it may have been applied"),
-        Status::InFlight => Some("it is being sent"),
-        _ => Some("it is settled"),
-    };
-    if let Some(why) = why {
-        return Err(Error::new(
-            ErrorKind::Refused,
-            format!("intent {id} is {}: {why}", row.status),
-        ));
-    }
-    // A queued row has no lease row.
-    conn.prepare_cached("DELETE FROM main.outbox_lease WHERE id = ?1")?.execute([id])?;
-    conn.prepare_cached(
-        "INSERT INTO main.outbox_receipt (id, status, finished_at, attempts) VALUES (?1, 'cancelled', ?2, ?3)",
-    )?
-    .execute((id, now, row.facts.attempts))?;
-    conn.prepare_cached("DELETE FROM main.outbox_keyed WHERE id = ?1")?.execute([id])?;
-    add_settled(conn, &row.operation, Status::Cancelled, 1)?;
-    let event = operator_event(&row, EventKind::Cancelled, Status::Cancelled, actor, reason, now);
-    insert_event(conn, &event)
-}
-
-fn operator_event<'a>(
-    row: &OperatorRow,
-    kind: EventKind,
-    to: Status,
-    actor: &'a str,
-    reason: Option<&'a str>,
-    now: i64,
-) -> NewEvent<'a> {
-    NewEvent {
-        outbox_id: row.id,
-        at: now,
-        kind,
-        from: row.status,
-        to,
-        attempt: row.facts.attempts,
-        claimed_at: None,
-        token: None,
-        actor: Some(actor),
-        error_class: None,
-        reason,
-        downstream_id: None,
-    }
-}
-
+/// An intent as the verbs of persons see it.
+#[derive(Debug)]
 pub(crate) struct OperatorRow {
-    id: i64,
-    operation: String,
-    is_keyed: bool,
-    status: Status,
-    facts: Facts,
+    pub id: i64,
+    pub operation: String,
+    pub is_keyed: bool,
+    pub status: Status,
+    pub facts: Facts,
 }
 
-fn find(conn: &Connection, id: i64) -> Result<OperatorRow> {
+impl OperatorRow {
+    /// Whether it surely was not applied, and so can still be withdrawn.
+    pub fn check_withdrawable(&self) -> Result<()> {
+        let in_doubt = self.facts.in_doubt_since.is_some();
+        let (kind, why) = match self.status {
+            Status::Dead => return Ok(()),
+            Status::Pending if !in_doubt => return Ok(()),
+            Status::NeedsReview if !in_doubt => {
+                (ErrorKind::Refused, "a person must look: resolve it as dead, then cancel it")
+            }
+            Status::Pending | Status::NeedsReview | Status::Unknown => {
+                (ErrorKind::TooLate, "it may have been applied")
+            }
+            Status::InFlight => (ErrorKind::TooLate, "it is being sent"),
+            Status::Succeeded | Status::Cancelled => (ErrorKind::TooLate, "it is settled"),
+        };
+        Err(Error::new(kind, format!("intent {} is {}: {why}", self.id, self.status)))
+    }
+
+    /// Settles it, whatever claim it is under: whoever holds that finds it gone.
+    pub fn settle(
+        &self,
+        conn: &Connection,
+        status: Status,
+        receipt: Option<&Receipt>,
+        now: i64,
+    ) -> Result<()> {
+        // A queued row has no lease row.
+        conn.prepare_cached("DELETE FROM main.outbox_lease WHERE id = ?1")?.execute([self.id])?;
+        let settlement = Settlement {
+            id: self.id,
+            status,
+            attempts: self.facts.attempts,
+            receipt,
+            is_keyed: self.is_keyed,
+            was_in_doubt: true,
+            now,
+        };
+        settle::write(conn, &settlement)?;
+        settle::count(conn, &self.operation, status.as_str(), 1)
+    }
+
+    /// Puts a move on record.
+    pub fn record(
+        &self,
+        conn: &Connection,
+        kind: EventKind,
+        to: Status,
+        by: By<'_>,
+        now: i64,
+    ) -> Result<Event> {
+        insert_event(conn, &self.line(kind, to, by, now))
+    }
+
+    /// The line for it, to be filled in further.
+    pub fn line<'a>(
+        &self,
+        kind: EventKind,
+        to: Status,
+        (actor, reason): By<'a>,
+        now: i64,
+    ) -> NewEvent<'a> {
+        NewEvent {
+            outbox_id: self.id,
+            at: now,
+            kind,
+            from: self.status,
+            to,
+            attempt: self.facts.attempts,
+            claimed_at: None,
+            token: None,
+            actor: Some(actor),
+            error_class: None,
+            reason,
+            downstream_id: None,
+        }
+    }
+}
+
+pub(super) fn find(conn: &Connection, id: i64) -> Result<OperatorRow> {
     let mut statement = conn.prepare_cached(
         "SELECT o.operation, o.ordering_key IS NOT NULL, coalesce(r.status, l.state, 'pending'),
                 coalesce(l.attempts, r.attempts, 0), l.in_doubt_since

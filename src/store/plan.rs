@@ -2,7 +2,7 @@
 
 use rusqlite::Connection;
 
-use super::{budget, claim, enqueue, step, writer};
+use super::{budget, candidate, claim, enqueue, event, line, lookup, revise, writer};
 
 const SCHEMA: &str = include_str!("../../schema.sql");
 
@@ -54,12 +54,19 @@ fn plan(conn: &Connection, sql: &str) -> Vec<String> {
 #[test]
 fn no_hot_statement_scans_or_sorts() {
     for (name, sql, index) in [
-        ("candidates", claim::CANDIDATES, "outbox_lease_due"),
+        ("candidates", candidate::CANDIDATES, "outbox_lease_due"),
         ("expired", claim::EXPIRED, "outbox_lease_due"),
         ("has_due", writer::HAS_DUE, "outbox_lease_due"),
         ("next_due", writer::NEXT_DUE, "outbox_lease_due"),
-        ("head", step::HEAD, "PRIMARY KEY"),
-        ("insert_event", step::INSERT_EVENT, "PRIMARY KEY"),
+        ("head", line::HEAD, "PRIMARY KEY"),
+        ("of_intent", event::OF_INTENT, "sqlite_autoindex_outbox_event_1"),
+        ("of_one", event::OF_ONE, "sqlite_autoindex_outbox_event_1"),
+        ("stream", event::STREAM, "INTEGER PRIMARY KEY (rowid>?)"),
+        ("lookups", candidate::LOOKUPS, "outbox_lease_due"),
+        ("has_lookup", lookup::HAS_LOOKUP, "outbox_lease_due"),
+        ("next_lookup", lookup::NEXT_LOOKUP, "outbox_lease_due"),
+        ("successor", revise::SUCCESSOR, "sqlite_autoindex_outbox_revision_1"),
+        ("give_back_doubt", budget::GIVE_BACK_DOUBT, "(operation=? AND at>? AND at<?)"),
         ("next_cost", budget::NEXT_COST, "outbox_lease_due"),
         ("budgets", budget::BUDGETS, "PRIMARY KEY"),
         ("spent", budget::SPENT, "(operation=? AND at>?)"),

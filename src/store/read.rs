@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, RowIndex, named_params};
 
-use crate::core::entry::{AuditEvent, Entry, Filter, OperationStats};
+use super::settle::DUPLICATE_EFFECT;
+use crate::core::entry::{Entry, Filter, OperationStats};
 use crate::core::outcome::Receipt;
 use crate::core::status::Status;
 use crate::error::Result;
@@ -29,7 +30,9 @@ fn read_request(conn: &Connection, entry: &mut Entry) -> Result<()> {
         "SELECT o.method, o.content_type, length(CAST(o.payload AS BLOB)), o.headers, o.expires_at,
                 (SELECT h.id FROM main.outbox_keyed k CROSS JOIN main.outbox_keyed h
                      ON h.tenant_id = k.tenant_id AND h.ordering_key = k.ordering_key
-                 WHERE k.id = o.id ORDER BY h.position, h.id LIMIT 1)
+                 WHERE k.id = o.id ORDER BY h.position, h.id LIMIT 1),
+                (SELECT revises FROM main.outbox_revision v WHERE v.id = o.id),
+                (SELECT id FROM main.outbox_revision v WHERE v.revises = o.id)
          FROM main.outbox o WHERE o.id = ?1",
     )?;
     statement.query_row([entry.id], |row| {
@@ -42,6 +45,8 @@ fn read_request(conn: &Connection, entry: &mut Entry) -> Result<()> {
         entry.header_names = headers.into_iter().map(|(name, _)| name).collect();
         entry.expires_at = row.get(4)?;
         entry.waits_behind = row.get::<_, Option<i64>>(5)?.filter(|head| *head != entry.id);
+        entry.revises = row.get(6)?;
+        entry.revised_by = row.get(7)?;
         Ok(())
     })?;
     Ok(())
@@ -70,7 +75,7 @@ fn bare_entry(conn: &Connection, id: i64) -> Result<Option<Entry>> {
     let mut statement = conn.prepare_cached(
         "SELECT id, tenant_id, operation, entity_id, intent_version, idempotency_key, endpoint,
                 ordering_key, status, attempts, next_attempt_at, locked_until, locked_by, last_error,
-                downstream_id, created_at, finished_at, registered
+                downstream_id, created_at, finished_at, registered, next_lookup_at
          FROM main.outbox_status WHERE id = ?1",
     )?;
     let found = statement.query_row([id], |row| {
@@ -93,6 +98,7 @@ fn bare_entry(conn: &Connection, id: i64) -> Result<Option<Entry>> {
             created_at: row.get(15)?,
             finished_at: row.get(16)?,
             registered: row.get(17)?,
+            next_lookup_at: row.get(18)?,
             receipt: None,
             method: None,
             content_type: None,
@@ -100,6 +106,8 @@ fn bare_entry(conn: &Connection, id: i64) -> Result<Option<Entry>> {
             header_names: Vec::new(),
             expires_at: None,
             waits_behind: None,
+            revises: None,
+            revised_by: None,
         })
     });
     Ok(found.optional()?)
@@ -152,32 +160,6 @@ pub(crate) fn ids(conn: &Connection, filter: &Filter) -> Result<Vec<i64>> {
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// The audit trail of one intent, oldest first.
-pub(crate) fn audit(conn: &Connection, id: i64) -> Result<Vec<AuditEvent>> {
-    let mut statement = conn.prepare_cached(
-        "SELECT seq, at, kind, from_status, status, attempt, claimed_at, token, actor, error_class,
-                reason, downstream_id
-         FROM main.outbox_event WHERE outbox_id = ?1 ORDER BY seq",
-    )?;
-    let rows = statement.query_map([id], |row| {
-        Ok(AuditEvent {
-            seq: row.get(0)?,
-            at: row.get(1)?,
-            kind: lossy(row, 2)?,
-            from_status: lossy(row, 3)?,
-            status: lossy(row, 4)?,
-            attempt: counter(row, 5)?,
-            claimed_at: row.get(6)?,
-            token: row.get(7)?,
-            actor: lossy_option(row, 8)?,
-            error_class: lossy_option(row, 9)?,
-            reason: lossy_option(row, 10)?,
-            downstream_id: lossy_option(row, 11)?,
-        })
-    })?;
-    Ok(rows.collect::<Result<_, _>>()?)
-}
-
 /// Counts by operation. Settled intents are counted where they are settled, not here.
 pub(crate) fn stats(conn: &Connection, now: i64) -> Result<Vec<OperationStats>> {
     let mut all: BTreeMap<String, OperationStats> = BTreeMap::new();
@@ -201,9 +183,14 @@ pub(crate) fn stats(conn: &Connection, now: i64) -> Result<Vec<OperationStats>> 
             registered: false,
             counts: [0; 7],
             oldest_due_at: None,
+            duplicate_effects: 0,
         });
-        match lossy_option(row, 1)?.as_deref().map(Status::parse) {
+        let word = lossy_option(row, 1)?;
+        match word.as_deref().map(Status::parse) {
             None => line.registered = true,
+            Some(_) if word.as_deref() == Some(DUPLICATE_EFFECT) => {
+                line.duplicate_effects = u64::try_from(row.get::<_, i64>(2)?).unwrap_or(0);
+            }
             Some(status) => {
                 let status = status.unwrap_or(Status::NeedsReview);
                 let index = Status::ALL.iter().position(|s| *s == status).unwrap_or(0);

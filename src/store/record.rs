@@ -1,37 +1,70 @@
 //! Writing down what became of an attempt.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::{OptionalExtension, named_params};
 
+use super::lost::{self, IsAlive};
 use super::read;
-use super::step::{Row, Rules, Step};
+use super::step::{Row, Rules, Step, id_taken};
 use crate::core::decide::{self, Decision, Facts};
-use crate::core::outcome::{Outcome, Receipt};
+use crate::core::outcome::{Finding, Outcome, Receipt};
+use crate::core::reconcile::Observed;
 use crate::core::status::Status;
 use crate::error::Result;
 use crate::event::EventKind;
 use crate::handler::Delivery;
 
-/// An outcome that waits to be written.
+/// What a worker has to say about a delivery, until it is written.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub delivery: Arc<Delivery>,
-    pub outcome: Outcome,
+    pub told: Told,
     /// Where the next delay falls in its jitter, in `0.0..1.0`.
     pub roll: f64,
 }
 
+/// What became of a claim.
+#[derive(Debug)]
+pub(crate) enum Told {
+    /// What an attempt taught.
+    Outcome(Outcome),
+    /// What a look-up taught, and how long the relay had known of the doubt when it began.
+    Finding(Finding, Duration),
+}
+
 impl Step<'_> {
+    /// Records what a worker has to say.
+    pub fn record(
+        &mut self,
+        record: &Record,
+        rules: &Rules,
+        is_alive: IsAlive<'_>,
+    ) -> Result<()> {
+        let Record { delivery, told, roll } = record;
+        match told {
+            Told::Outcome(outcome) => self.record_outcome((delivery, outcome, *roll), rules),
+            Told::Finding(finding, in_doubt_for) => {
+                let may_be_on_its_way = lost::sender(&self.tx, delivery.id, is_alive)?.is_some();
+                let observed = Observed { in_doubt_for: *in_doubt_for, may_be_on_its_way };
+                self.record_finding((delivery, finding, *roll), observed, rules)
+            }
+        }
+    }
+
     /// Records an outcome under the claim it was made for. An outcome whose lease is gone cannot
     /// overwrite anything; a success that comes late still counts.
-    pub fn record(&mut self, record: &Record, rules: &Rules) -> Result<()> {
-        let Record { delivery, outcome, roll } = record;
+    fn record_outcome(
+        &mut self,
+        (delivery, outcome, roll): (&Arc<Delivery>, &Outcome, f64),
+        rules: &Rules,
+    ) -> Result<()> {
         let policy = self.policy(rules)?;
         let row = Row::claimed(delivery);
         let failed_probe = self.is_failed_probe(delivery, outcome)?;
         let facts = if failed_probe { uncounted(delivery.facts, outcome) } else { delivery.facts };
-        let decision = decide::decide(&facts, outcome, &policy, self.now, *roll);
+        let decision = decide::decide(&facts, outcome, &policy, self.now, roll);
         // It is the operation that waits now, not the row; but the row steps back, so that the
         // next probe is another one.
         let is_silent = failed_probe && decision.status == Status::Pending;
@@ -40,7 +73,7 @@ impl Step<'_> {
             Outcome::Succeeded(receipt) => {
                 self.settle(row, EventKind::Attempt, &decision, Some(receipt))?
             }
-            _ if self.apply(row, kind, &decision, rules.on_dead)? => {
+            _ if self.conclude(row, kind, &decision, rules.on_dead)? => {
                 // Under its own claim alone: once that is lost, a later one may rely on the entry.
                 if outcome.is_not_applied() {
                     self.give_back(delivery)?;
@@ -52,7 +85,7 @@ impl Step<'_> {
         if !written {
             self.record_late(row, outcome, &decision)?;
         }
-        self.learn(record, rules, decision.due_at)
+        self.learn((delivery, outcome, roll), rules, decision.due_at)
     }
 
     /// An earlier attempt proved success while this one was in flight: that is the outcome,
@@ -79,8 +112,18 @@ impl Step<'_> {
     }
 
     /// The lease was lost before this outcome came.
-    fn record_late(&mut self, row: Row<'_>, outcome: &Outcome, decision: &Decision) -> Result<()> {
-        let Some((now_is, facts)) = self.standing(row.id)? else {
+    pub(super) fn record_late(
+        &mut self,
+        row: Row<'_>,
+        outcome: &Outcome,
+        decision: &Decision,
+    ) -> Result<()> {
+        if let Some(token) = row.token {
+            lost::heard_of(&self.tx, row.id, token)?;
+        }
+        let Some(Standing { status: now_is, token, downstream_id, facts }) =
+            self.standing(row.id)?
+        else {
             log::warn!("intent {}: its outcome came, but the row is gone", row.id);
             return Ok(());
         };
@@ -92,26 +135,54 @@ impl Step<'_> {
         log::warn!("intent {}: its success came after its lease was lost", row.id);
         match now_is {
             Status::Succeeded | Status::Cancelled => {
-                let row = Row { state: now_is, ..row };
-                self.event(row, EventKind::Late, now_is, decision, Some(receipt))
+                self.late_beside_settled(Row { state: now_is, ..row }, decision, receipt, downstream_id)
             }
             Status::InFlight => {
+                let id = receipt.downstream_id.as_deref();
+                if let Some((id, other)) = self.taken(row, id)? {
+                    let decision = id_taken(decision, row.id, id, other);
+                    return self.event(row, EventKind::Late, now_is, &decision, Some(receipt));
+                }
                 self.keep_late_proof(row.id, receipt)?;
                 self.event(row, EventKind::Late, now_is, decision, Some(receipt))
             }
             _ => {
                 let decision = Decision { facts, ..decision.clone() };
-                let row = Row { state: now_is, token: None, ..row };
+                // An unknown row may be under the claim of a look-up, which has nothing more to say.
+                let row = Row { state: now_is, token, ..row };
                 self.settle(row, EventKind::Late, &decision, Some(receipt))?;
                 Ok(())
             }
         }
     }
 
+    /// A success that comes after the row was settled changes nothing; but its id may say that
+    /// the effect happened twice.
+    fn late_beside_settled(
+        &mut self,
+        row: Row<'_>,
+        decision: &Decision,
+        receipt: &Receipt,
+        known: Option<String>,
+    ) -> Result<()> {
+        let id = receipt.downstream_id.as_deref();
+        if let Some((id, other)) = self.taken(row, id)? {
+            let decision = id_taken(decision, row.id, id, other);
+            return self.event(row, EventKind::Late, row.state, &decision, Some(receipt));
+        }
+        if let (Some(id), Status::Succeeded) = (id, row.state)
+            && self.compare_ids(row, decision, known, id)?
+        {
+            return Ok(());
+        }
+        self.event(row, EventKind::Late, row.state, decision, Some(receipt))
+    }
+
     /// Where a row stands now, or `None` where it is gone.
-    fn standing(&self, id: i64) -> Result<Option<(Status, Facts)>> {
+    fn standing(&self, id: i64) -> Result<Option<Standing>> {
         let mut statement = self.tx.prepare_cached(
-            "SELECT coalesce(r.status, l.state), coalesce(l.attempts, r.attempts), l.claimed_at
+            "SELECT coalesce(r.status, l.state), coalesce(l.attempts, r.attempts), l.claimed_at,
+                    l.token, r.downstream_id, l.in_doubt_since
              FROM main.outbox o
              LEFT JOIN main.outbox_lease l ON l.id = o.id
              LEFT JOIN main.outbox_receipt r ON r.id = o.id
@@ -119,13 +190,21 @@ impl Step<'_> {
         )?;
         let found = statement
             .query_row([id], |row| {
-                let attempts = read::counter(row, 1)?;
-                let claimed_at = row.get::<_, Option<i64>>(2)?.unwrap_or_default();
-                let facts = Facts { attempts, claimed_at, ..Facts::default() };
-                Ok((row.get::<_, String>(0)?, facts))
+                let Some(status) = Status::parse(&row.get::<_, String>(0)?) else { return Ok(None) };
+                Ok(Some(Standing {
+                    status,
+                    token: row.get(3)?,
+                    downstream_id: row.get(4)?,
+                    facts: Facts {
+                        attempts: read::counter(row, 1)?,
+                        claimed_at: row.get::<_, Option<i64>>(2)?.unwrap_or_default(),
+                        in_doubt_since: row.get(5)?,
+                        ..Facts::default()
+                    },
+                }))
             })
             .optional()?;
-        Ok(found.and_then(|(word, facts)| Status::parse(&word).map(|status| (status, facts))))
+        Ok(found.flatten())
     }
 
     fn keep_late_proof(&self, id: i64, receipt: &Receipt) -> Result<()> {
@@ -140,6 +219,14 @@ impl Step<'_> {
         })?;
         Ok(())
     }
+}
+
+/// Where a row stands.
+struct Standing {
+    status: Status,
+    token: Option<i64>,
+    downstream_id: Option<String>,
+    facts: Facts,
 }
 
 /// What is known about a row whose attempt was only a probe: it costs neither a try nor an attempt.

@@ -4,11 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension, Transaction, named_params};
+use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use super::budget::Purse;
 use super::contract::{self, Contract};
-use super::schema;
+use super::event::{NewEvent, insert_event};
+use super::settle::{self, Settlement};
+use super::{binding, line, schema};
 use crate::clock::Clock;
 use crate::core::contract::OnDead;
 use crate::core::decide::{Decision, Policy};
@@ -30,10 +32,6 @@ pub(crate) struct Rules {
     pub breaker_after: Option<u32>,
 }
 
-pub(super) const HEAD: &str = "
-    SELECT id FROM main.outbox_keyed WHERE tenant_id = ?1 AND ordering_key = ?2
-    ORDER BY position, id LIMIT 1";
-
 /// An open step.
 pub(crate) struct Step<'a> {
     pub(super) tx: Transaction<'a>,
@@ -41,7 +39,7 @@ pub(crate) struct Step<'a> {
     pub(super) now: i64,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) token: Option<i64>,
-    contracts: BTreeMap<String, Option<Contract>>,
+    contracts: BTreeMap<String, Option<Arc<Contract>>>,
     /// The flows read so far: as they were, and as they are now.
     pub(super) flows: BTreeMap<String, (Flow, Flow)>,
     /// The budgets read so far and what is spent of them.
@@ -108,7 +106,7 @@ impl<'a> Step<'a> {
     }
 }
 
-impl Step<'_> {
+impl<'a> Step<'a> {
     /// Makes everything durable and hands out the events, which nobody may see before.
     pub fn commit(mut self) -> Result<Stepped> {
         self.count_settled()?;
@@ -149,17 +147,38 @@ impl Step<'_> {
 
     /// The operation's rules as they hold: the relay's own, or the stored contract if stricter.
     pub(super) fn policy(&mut self, rules: &Rules) -> Result<Policy> {
-        if !self.contracts.contains_key(&rules.operation) {
-            let stored = contract::of(&self.tx, &rules.operation)?;
-            self.contracts.insert(rules.operation.clone(), stored);
-        }
         let mut policy = rules.policy.clone();
-        if let Some(Some(stored)) = self.contracts.get(&rules.operation) {
+        if let Some(stored) = self.contract(&rules.operation)? {
             policy.downstream = policy.downstream.stricter(stored.downstream);
             policy.attempts_max = stored.attempts_max.unwrap_or(policy.attempts_max);
             policy.give_up_after = stored.give_up_after.unwrap_or(policy.give_up_after);
+            policy.reconciles |= stored.reconciles;
         }
         Ok(policy)
+    }
+
+    /// The stored contract of an operation, read once in a step.
+    pub(super) fn contract(&mut self, operation: &str) -> Result<Option<Arc<Contract>>> {
+        if let Some(known) = self.contracts.get(operation) {
+            return Ok(known.clone());
+        }
+        let stored = contract::of(&self.tx, operation)?.map(Arc::new);
+        self.contracts.insert(operation.to_owned(), stored.clone());
+        Ok(stored)
+    }
+
+    /// Stores a decision of any kind, if the row is still under the claim it was made for.
+    pub(super) fn conclude(
+        &mut self,
+        row: Row<'_>,
+        kind: Option<EventKind>,
+        decision: &Decision,
+        on_dead: OnDead,
+    ) -> Result<bool> {
+        if decision.status.is_settled() {
+            return self.settle(row, kind.unwrap_or(EventKind::Attempt), decision, None);
+        }
+        self.apply(row, kind, decision, on_dead)
     }
 
     /// Stores a decision, if the row is still under the claim it was made for. Returns whether.
@@ -175,22 +194,18 @@ impl Step<'_> {
             "UPDATE main.outbox_lease
              SET state = :status, due_at = :due_at, attempts = :attempts, tries = :tries,
                  lost = :lost, in_doubt_since = :in_doubt_since, first_sent_at = :first_sent_at,
-                 error_class = :error_class, last_error = :last_error, token = NULL, owner = NULL
+                 lookups = :lookups, error_class = :error_class, last_error = :last_error, token = NULL, owner = NULL
              WHERE id = :id AND state = :state AND token IS :token AND late_receipt IS NULL",
         )?;
-        let due_at = match decision.status {
-            // Due for a look-up at once.
-            Status::Unknown => Some(self.now),
-            _ => decision.due_at,
-        };
         let changed = statement.execute(named_params! {
             ":status": decision.status.as_str(),
-            ":due_at": due_at,
+            ":due_at": decision.due_at,
             ":attempts": decision.facts.attempts,
             ":tries": decision.facts.tries,
             ":lost": decision.facts.lost,
             ":in_doubt_since": decision.facts.in_doubt_since,
             ":first_sent_at": decision.facts.first_sent_at,
+            ":lookups": decision.facts.lookups,
             ":error_class": decision.class,
             ":last_error": decision.message,
             ":id": row.id,
@@ -203,8 +218,21 @@ impl Step<'_> {
         }
         if let Some(ordering_key) = row.ordering_key {
             match decision.status {
-                Status::Dead if on_dead == OnDead::Continue => self.leave_line(row.id)?,
-                _ => self.yield_to_earlier(row.id, row.tenant_id, ordering_key)?,
+                Status::Dead if on_dead == OnDead::Continue => {
+                    line::leave(&self.tx, row.id)?;
+                }
+                // Later ones may have passed it while it was in doubt.
+                Status::Pending if row.state == Status::Unknown => {
+                    if line::take_place(&self.tx, row.id)? {
+                        line::queue(&self.tx, row.id)?;
+                    }
+                }
+                _ => line::yield_to_earlier(
+                    &self.tx,
+                    row.id,
+                    (row.tenant_id, ordering_key),
+                    self.now,
+                )?,
             }
         }
         if let Some(kind) = kind {
@@ -213,7 +241,8 @@ impl Step<'_> {
         Ok(true)
     }
 
-    /// Settles a row, if it is still under that claim. Returns whether.
+    /// Settles a row, if it is still under that claim. Returns whether. An id that belongs to
+    /// another intent settles nothing: a person must look.
     pub(super) fn settle(
         &mut self,
         row: Row<'_>,
@@ -221,75 +250,77 @@ impl Step<'_> {
         decision: &Decision,
         receipt: Option<&Receipt>,
     ) -> Result<bool> {
+        let id = receipt.and_then(|receipt| receipt.downstream_id.as_deref());
+        if let Some((id, other)) = self.taken(row, id)? {
+            return self.apply(row, Some(kind), &id_taken(decision, row.id, id, other), OnDead::Block);
+        }
         let mut statement = self.tx.prepare_cached(
-            "DELETE FROM main.outbox_lease WHERE id = ?1 AND state = ?2 AND token IS ?3",
+            "DELETE FROM main.outbox_lease WHERE id = ?1 AND state = ?2 AND token IS ?3
+             RETURNING late_id",
         )?;
-        let changed = statement.execute((row.id, row.state.as_str(), row.token))?;
+        let deleted = statement
+            .query_row((row.id, row.state.as_str(), row.token), |r| r.get::<_, Option<String>>(0))
+            .optional()?;
         drop(statement);
-        if changed == 0 {
-            return Ok(false);
-        }
-        self.insert_receipt(row.id, decision, receipt)?;
-        if row.ordering_key.is_some() {
-            self.leave_line(row.id)?;
-        }
+        let Some(late_id) = deleted else { return Ok(false) };
+        settle::write(
+            &self.tx,
+            &Settlement {
+                id: row.id,
+                status: decision.status,
+                attempts: decision.facts.attempts,
+                receipt,
+                is_keyed: row.ordering_key.is_some(),
+                was_in_doubt: decision.facts.in_doubt_since.is_some(),
+                now: self.now,
+            },
+        )?;
         self.event(row, kind, decision.status, decision, receipt)?;
+        if let Some(id) = id {
+            let settled = Row { state: decision.status, ..row };
+            self.compare_ids(settled, decision, late_id, id)?;
+        }
         let operation = row.operation.to_owned();
         *self.settled.entry((operation, decision.status)).or_default() += 1;
         Ok(true)
     }
 
-    fn insert_receipt(
-        &self,
-        id: i64,
+    /// Gives an id to this row where its operation binds them. Returns whose it is already.
+    pub(super) fn taken<'i>(
+        &mut self,
+        row: Row<'_>,
+        id: Option<&'i str>,
+    ) -> Result<Option<(&'i str, i64)>> {
+        let Some(id) = id else { return Ok(None) };
+        let Some(contract) = self.contract(row.operation)? else { return Ok(None) };
+        if !contract.binds {
+            return Ok(None);
+        }
+        let provider = binding::provider(row.operation, Some(&contract));
+        Ok(binding::bind(&self.tx, provider, id, row.id)?.map(|other| (id, other)))
+    }
+
+    /// Where the row has another id already, it was carried out twice.
+    pub(super) fn compare_ids(
+        &mut self,
+        settled: Row<'_>,
         decision: &Decision,
-        receipt: Option<&Receipt>,
-    ) -> Result<()> {
-        let mut statement = self.tx.prepare_cached(
-            "INSERT INTO main.outbox_receipt (id, status, finished_at, attempts, downstream_id, receipt)
-             VALUES (:id, :status, :finished_at, :attempts, :downstream_id, :receipt)",
-        )?;
-        statement.execute(named_params! {
-            ":id": id,
-            ":status": decision.status.as_str(),
-            ":finished_at": self.now,
-            ":attempts": decision.facts.attempts,
-            ":downstream_id": receipt.and_then(|r| r.downstream_id.as_deref()),
-            ":receipt": receipt.map(Receipt::to_json),
-        })?;
-        Ok(())
-    }
-
-    /// Takes a row out of its key's line; the schema lets the next one act.
-    pub(super) fn leave_line(&self, id: i64) -> Result<()> {
-        let mut statement =
-            self.tx.prepare_cached("DELETE FROM main.outbox_keyed WHERE id = ?1")?;
-        statement.execute([id])?;
-        Ok(())
-    }
-
-    /// A row that is not on the way any more gives way to an earlier one of its key that was
-    /// replayed meanwhile.
-    pub(super) fn yield_to_earlier(
-        &self,
-        id: i64,
-        tenant_id: &str,
-        ordering_key: &str,
-    ) -> Result<()> {
-        let mut statement = self.tx.prepare_cached(HEAD)?;
-        let first = statement.query_row((tenant_id, ordering_key), |row| row.get::<_, i64>(0));
-        let Some(first) = first.optional()?.filter(|&first| first != id) else { return Ok(()) };
-        let mut queue = self.tx.prepare_cached(
-            "UPDATE main.outbox_lease SET resume_at = due_at, due_at = NULL
-             WHERE id = ?1 AND state = 'pending' AND due_at IS NOT NULL",
-        )?;
-        queue.execute([id])?;
-        let mut promote = self.tx.prepare_cached(
-            "UPDATE main.outbox_lease SET due_at = coalesce(resume_at, ?2), resume_at = NULL
-             WHERE id = ?1 AND state = 'pending' AND due_at IS NULL",
-        )?;
-        promote.execute((first, self.now))?;
-        Ok(())
+        known: Option<String>,
+        id: &str,
+    ) -> Result<bool> {
+        let known = match known.filter(|known| known != id) {
+            Some(known) => Some(known),
+            None if binding::binds(self.contract(settled.operation)?.as_deref()) => {
+                binding::other_id(&self.tx, settled.id, id)?
+            }
+            None => None,
+        };
+        let Some(known) = known else { return Ok(false) };
+        let event = self.line(settled, EventKind::DuplicateEffect, settled.state, decision);
+        let ids = (known.as_str(), id);
+        let event = settle::duplicate_effect(&self.tx, settled.operation, &event, ids)?;
+        self.events.push(event);
+        Ok(true)
     }
 
     /// Writes the audit trail and keeps the event for observers.
@@ -301,106 +332,63 @@ impl Step<'_> {
         decision: &Decision,
         receipt: Option<&Receipt>,
     ) -> Result<()> {
-        let claimed_at = row.token.is_some().then_some(decision.facts.claimed_at);
-        insert_event(
-            &self.tx,
-            &NewEvent {
-                outbox_id: row.id,
-                at: self.now,
-                kind,
-                from: row.state,
-                to,
-                attempt: decision.facts.attempts,
-                claimed_at,
-                token: row.token,
-                actor: Some(self.owner),
-                error_class: decision.class.as_deref(),
-                reason: decision.message.as_deref(),
-                downstream_id: receipt.and_then(|r| r.downstream_id.as_deref()),
-            },
-        )?;
-        self.events.push(Event {
-            id: row.id,
-            operation: row.operation.to_owned(),
+        let line = NewEvent {
+            downstream_id: receipt.and_then(|r| r.downstream_id.as_deref()),
+            ..self.line(row, kind, to, decision)
+        };
+        let event = insert_event(&self.tx, &line)?;
+        self.events.push(event);
+        Ok(())
+    }
+
+    fn line<'e>(
+        &self,
+        row: Row<'e>,
+        kind: EventKind,
+        to: Status,
+        decision: &'e Decision,
+    ) -> NewEvent<'e>
+    where
+        'a: 'e,
+    {
+        NewEvent {
+            outbox_id: row.id,
             at: self.now,
             kind,
             from: row.state,
             to,
             attempt: decision.facts.attempts,
+            claimed_at: row.token.is_some().then_some(decision.facts.claimed_at),
             token: row.token,
-            error_class: decision.class.as_deref().map(str::to_owned),
-        });
-        Ok(())
+            actor: Some(self.owner),
+            error_class: decision.class.as_deref(),
+            reason: decision.message.as_deref(),
+            downstream_id: None,
+        }
     }
 
     fn count_settled(&mut self) -> Result<()> {
         for ((operation, status), count) in std::mem::take(&mut self.settled) {
-            add_settled(&self.tx, &operation, status, count)?;
+            settle::count(&self.tx, &operation, status.as_str(), count)?;
         }
         Ok(())
+    }
+}
+
+/// A success whose id names the effect of another intent.
+pub(super) fn id_taken(decision: &Decision, id: i64, downstream_id: &str, other: i64) -> Decision {
+    let mut facts = decision.facts;
+    facts.in_doubt_since.get_or_insert(facts.claimed_at);
+    Decision {
+        status: Status::NeedsReview,
+        due_at: None,
+        facts,
+        class: Some("duplicate_id".into()),
+        message: Some(binding::taken(id, downstream_id, other)),
     }
 }
 
 fn migrated() -> Error {
     let text = "the outbox schema was migrated by another build; restart with that build";
     Error::new(ErrorKind::Schema, text)
-}
-
-/// Adds to the number of intents that were ever settled.
-pub(super) fn add_settled(
-    conn: &Connection,
-    operation: &str,
-    status: Status,
-    count: i64,
-) -> Result<()> {
-    let mut statement = conn.prepare_cached(
-        "INSERT INTO main.outbox_settled (operation, status, total) VALUES (?1, ?2, ?3)
-         ON CONFLICT (operation, status) DO UPDATE SET total = total + excluded.total",
-    )?;
-    statement.execute((operation, status.as_str(), count))?;
-    Ok(())
-}
-
-/// A line for the audit trail.
-pub(super) struct NewEvent<'a> {
-    pub outbox_id: i64,
-    pub at: i64,
-    pub kind: EventKind,
-    pub from: Status,
-    pub to: Status,
-    pub attempt: u32,
-    pub claimed_at: Option<i64>,
-    pub token: Option<i64>,
-    pub actor: Option<&'a str>,
-    pub error_class: Option<&'a str>,
-    pub reason: Option<&'a str>,
-    pub downstream_id: Option<&'a str>,
-}
-
-pub(super) const INSERT_EVENT: &str = "
-    INSERT INTO main.outbox_event
-        (outbox_id, seq, at, kind, from_status, status, attempt, claimed_at, token, actor,
-         error_class, reason, downstream_id)
-    VALUES (:outbox_id,
-            (SELECT coalesce(max(seq), 0) + 1 FROM main.outbox_event WHERE outbox_id = :outbox_id),
-            :at, :kind, :from_status, :status, :attempt, :claimed_at, :token, :actor,
-            :error_class, :reason, :downstream_id)";
-
-pub(super) fn insert_event(conn: &Connection, event: &NewEvent<'_>) -> Result<()> {
-    let mut statement = conn.prepare_cached(INSERT_EVENT)?;
-    statement.execute(named_params! {
-        ":outbox_id": event.outbox_id,
-        ":at": event.at,
-        ":kind": event.kind.as_str(),
-        ":from_status": event.from.as_str(),
-        ":status": event.to.as_str(),
-        ":attempt": event.attempt,
-        ":claimed_at": event.claimed_at,
-        ":token": event.token,
-        ":actor": event.actor,
-        ":error_class": event.error_class,
-        ":reason": event.reason,
-        ":downstream_id": event.downstream_id,
-    })?;
-    Ok(())
 }

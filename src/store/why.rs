@@ -4,8 +4,8 @@
 use rusqlite::{Connection, OptionalExtension, named_params};
 
 use super::budget::{Asking, Purse};
-use super::step::HEAD;
-use super::{claim, contract, flow, operator, read};
+use super::line::HEAD;
+use super::{candidate, contract, flow, operator, read};
 use crate::core::budget::Fit;
 use crate::core::decide;
 use crate::core::flow::{Closed, Gate};
@@ -34,7 +34,7 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<(u32, u32)>, now: i6
     if due_at > now {
         return Ok(Why::not_due(due_at, &row.last_error));
     }
-    let Some(candidate) = claim::candidate(&tx, id, &row.operation)? else {
+    let Some(candidate) = candidate::candidate(&tx, id, &row.operation)? else {
         return Ok(Why::queued(None));
     };
     let intent = match &candidate.intent {
@@ -45,7 +45,9 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<(u32, u32)>, now: i6
     if let Some(withheld) = decide::withheld(&candidate.facts, &policy, now) {
         let at = match withheld {
             decide::Withheld::Expired => candidate.facts.expires_at,
-            decide::Withheld::InDoubt => candidate.facts.in_doubt_since,
+            decide::Withheld::InDoubt | decide::Withheld::CancelRequested => {
+                candidate.facts.in_doubt_since
+            }
         };
         return Ok(Why::withheld(withheld, policy.downstream, at.unwrap_or(now)));
     }

@@ -7,6 +7,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::budget::Purse;
 use super::connection;
 use super::flow;
+use super::lookup::{HAS_LOOKUP, NEXT_LOOKUP, may_look_up};
 use super::step::{Rules, Step};
 use crate::clock::Clock;
 use crate::core::flow::{Closed, Gate};
@@ -28,9 +29,23 @@ impl Writer {
 
     /// Whether anything is due now for this operation, without taking the write lock: a row of
     /// this shard that may be sent, or anybody's lease that ran out.
-    pub fn has_due(&self, rules: &Rules, shard: (u32, u32), now: i64) -> Result<bool> {
+    /// Look-ups count where there is room for one.
+    pub fn has_due(
+        &self,
+        rules: &Rules,
+        shard: (u32, u32),
+        now: i64,
+        lookups: bool,
+    ) -> Result<bool> {
         let (index, count) = shard;
-        let is_open = !matches!(self.gate(rules, shard, now)?, Gate::Closed { .. });
+        let gate = self.gate(rules, shard, now)?;
+        if lookups && may_look_up(&gate) {
+            let mut statement = self.conn.prepare_cached(HAS_LOOKUP)?;
+            if statement.query_row((&rules.operation, now, count, index), |row| row.get(0))? {
+                return Ok(true);
+            }
+        }
+        let is_open = !matches!(gate, Gate::Closed { .. });
         let mut statement =
             self.conn.prepare_cached(if is_open { HAS_DUE } else { HAS_EXPIRED })?;
         let found = if is_open {
@@ -42,17 +57,33 @@ impl Writer {
     }
 
     /// When the next row of this operation may be sent, or the next lease of it runs out.
-    pub fn next_due(&self, rules: &Rules, shard: (u32, u32), now: i64) -> Result<Option<i64>> {
+    pub fn next_due(
+        &self,
+        rules: &Rules,
+        shard: (u32, u32),
+        now: i64,
+        lookups: bool,
+    ) -> Result<Option<i64>> {
         let (index, count) = shard;
         let mut statement = self.conn.prepare_cached(NEXT_DUE)?;
         let (pending, expiry): (Option<i64>, Option<i64>) = statement
             .query_row((&rules.operation, count, index), |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let pending = match self.gate(rules, shard, now)? {
+        let lookup = if lookups { self.next_lookup(rules, shard)? } else { None };
+        let gate = self.gate(rules, shard, now)?;
+        let (pending, lookup) = match &gate {
             // Without a time, whatever opens it is a commit, and those are noticed.
-            Gate::Closed { until, .. } => pending.zip(until).map(|(due, until)| due.max(until)),
-            _ => pending,
+            Gate::Closed { until, .. } => {
+                let opened = |due: Option<i64>| due.zip(*until).map(|(due, until)| due.max(until));
+                (opened(pending), if may_look_up(&gate) { lookup } else { opened(lookup) })
+            }
+            _ => (pending, lookup),
         };
-        Ok(pending.into_iter().chain(expiry).min())
+        Ok(pending.into_iter().chain(expiry).chain(lookup).min())
+    }
+
+    fn next_lookup(&self, rules: &Rules, (index, count): (u32, u32)) -> Result<Option<i64>> {
+        let mut statement = self.conn.prepare_cached(NEXT_LOOKUP)?;
+        Ok(statement.query_row((&rules.operation, count, index), |row| row.get(0))?)
     }
 
     /// Whether what waits for a worker must go back: somebody paused or throttled the operation.

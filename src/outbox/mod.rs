@@ -1,21 +1,24 @@
 //! The facade for callers: enqueue in a transaction, look at what became of it, act on it.
 
+mod operator;
+
 use std::cell::Cell;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use crate::clock::{Clock, SystemClock};
-use crate::core::contract::StoredContract;
-use crate::core::entry::{AuditEvent, Entry, Filter, OperationStats};
-use crate::core::intent::{Intent, check_operation};
-use crate::core::millis;
-use crate::error::{Error, Result};
-use crate::store::{self, Enqueued, ReplayReport, Store};
+use crate::core::entry::{Entry, Filter};
+use crate::core::intent::{Intent, Prepared, check_operation};
+use crate::core::outcome::Receipt;
+use crate::core::status::Status;
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
+use crate::store::{self, Enqueued, Revised, Store};
 
 /// The outbox in one SQLite file. Cheap to clone; clones share their connections.
 ///
@@ -102,6 +105,11 @@ impl OutboxBuilder {
         Ok(Outbox { inner: Arc::new(inner) })
     }
 }
+
+/// How often a waiting caller looks, as a relay does.
+const POLL_MIN: Duration = Duration::from_millis(1);
+const POLL_MAX: Duration = Duration::from_millis(20);
+const SAFETY_POLL: Duration = Duration::from_millis(250);
 
 thread_local! {
     /// Whether this thread is inside [`Outbox::transact`].
@@ -219,110 +227,68 @@ impl Outbox {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn audit(&self, id: i64) -> Result<Vec<AuditEvent>> {
+    pub fn audit(&self, id: i64) -> Result<Vec<Event>> {
         self.inner.store.audit(id)
     }
 
-    /// Counts by operation and status. Does not read the settled intents.
+    /// Events of all intents in the order of commits: those behind a position and not before a time
+    /// in UTC milliseconds, at most so many. Asking again behind the last one follows the stream.
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn stats(&self) -> Result<Vec<OperationStats>> {
-        self.inner.store.stats(self.now())
+    pub fn events(&self, after: i64, since: i64, limit: usize) -> Result<Vec<Event>> {
+        self.inner.store.events(after, since, limit)
     }
 
-    /// The operations that relays have registered: their contracts, and why they stand still.
+    /// Waits until an intent has come to rest: settled, dead, or a person's matter. Returns it as it
+    /// stands then, or when the time is over. A relay may be in another process: the file is looked
+    /// at no more often than a relay does, once in 1 to 20 ms.
     ///
     /// # Errors
-    /// The file cannot be read.
-    pub fn operations(&self) -> Result<Vec<StoredContract>> {
-        self.inner.store.operations()
+    /// [`NotFound`](crate::ErrorKind::NotFound); the calling thread is inside
+    /// [`transact`](Self::transact), so that what it waits for could not happen; or the file cannot
+    /// be read.
+    pub fn wait(&self, id: i64, timeout: Duration) -> Result<Entry> {
+        if Self::is_in_transact() {
+            let text = "wait was called inside Outbox::transact: this thread holds the write lock that \
+                        the relay needs; wait after the transaction";
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
+        let deadline = Instant::now().checked_add(timeout);
+        let mut watch = self.inner.store.watch()?;
+        let (mut pause, mut look_again_at) = (POLL_MIN, Instant::now());
+        loop {
+            let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if watch.has_changed()? || is_late || Instant::now() >= look_again_at {
+                let entry = watch.entry(id)?.ok_or_else(|| no_intent(id))?;
+                if is_late || entry.status.is_settled() || entry.status.waits_for_a_person() {
+                    return Ok(entry);
+                }
+                look_again_at = Instant::now() + SAFETY_POLL;
+            }
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            std::thread::sleep(left.map_or(pause, |left| left.min(pause)));
+            pause = (pause * 2).min(POLL_MAX);
+        }
     }
 
-    /// Why an intent is not sent now: a short word for the first rule that keeps it, and a
-    /// sentence for people. The word is `next` where nothing does, and the next claim of a relay
-    /// sends it. With `shard` as a relay has it, also whether that relay would pass it over.
-    ///
-    /// The claim asks the same questions of the same figures; whether a relay runs at all, and how
-    /// busy its workers are, is not in the file.
+    /// The same for the intent of a tenant (empty for none) with this stored key.
     ///
     /// # Errors
-    /// [`NotFound`](crate::ErrorKind::NotFound), or the file cannot be read.
-    pub fn why(&self, id: i64, shard: Option<(u32, u32)>) -> Result<(&'static str, String)> {
-        let why = self.inner.store.why(id, shard, self.now())?;
-        Ok((why.rule.as_str(), why.text))
+    /// As [`wait`](Self::wait).
+    pub fn wait_by_key(&self, tenant: &str, key: &str, timeout: Duration) -> Result<Entry> {
+        let entry = self.entry_by_key(tenant, key)?.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("there is no intent with the key {key:?}"))
+        })?;
+        self.wait(entry.id, timeout)
     }
 
-    /// Whether [`replay`](Self::replay) would be accepted now. Changes nothing.
+    /// Withdraws an intent in the caller's open transaction, if it surely was not applied.
     ///
     /// # Errors
-    /// As [`replay`](Self::replay).
-    pub fn check_replay(&self, id: i64) -> Result<()> {
-        self.inner.store.check_replay(id, self.now())
-    }
-
-    /// Pauses an operation for a time, or until it is resumed. Its intents wait and use up nothing;
-    /// what is on the way is finished. Holds for every relay on the file, over restarts.
-    ///
-    /// # Errors
-    /// [`NotFound`](crate::ErrorKind::NotFound) where no relay has registered the operation.
-    pub fn pause(
-        &self,
-        operation: &str,
-        length: Option<Duration>,
-        actor: &str,
-        reason: Option<&str>,
-    ) -> Result<()> {
-        let now = self.now();
-        let until = length.map(|length| now.saturating_add(millis(length)));
-        self.inner.store.pause(operation, until, (actor, reason), now)
-    }
-
-    /// Ends a pause of any kind: by a person, by refused credentials, or by the breaker. Returns
-    /// whether there was one.
-    ///
-    /// # Errors
-    /// [`NotFound`](crate::ErrorKind::NotFound) where no relay has registered the operation.
-    pub fn resume(&self, operation: &str, actor: &str, reason: Option<&str>) -> Result<bool> {
-        let stood = self.inner.store.resume(operation, (actor, reason), self.now())?;
-        self.wake();
-        Ok(stood)
-    }
-
-    /// Gives one dead intent, or one that needs review and is safe to repeat, another round: the
-    /// same row, the same key, a fresh budget. `actor` and `reason` go into its audit trail.
-    ///
-    /// # Errors
-    /// [`NotFound`](crate::ErrorKind::NotFound), or [`Refused`](crate::ErrorKind::Refused) where the status or
-    /// the downstream's contract does not allow it.
-    pub fn replay(&self, id: i64, actor: &str, reason: Option<&str>) -> Result<()> {
-        self.inner.store.replay_one(id, actor, reason, self.now())?;
-        self.wake();
-        Ok(())
-    }
-
-    /// Replays everything that matches, in transactions of 500. With `dry_run` nothing changes.
-    ///
-    /// # Errors
-    /// The file cannot be written. What was replayed before stays replayed.
-    pub fn replay_all(
-        &self,
-        filter: &Filter,
-        actor: &str,
-        reason: Option<&str>,
-        dry_run: bool,
-    ) -> Result<ReplayReport> {
-        let report = self.inner.store.replay(filter, actor, reason, self.now(), dry_run)?;
-        self.wake();
-        Ok(report)
-    }
-
-    /// Withdraws an intent in the caller's open transaction.
-    ///
-    /// # Errors
-    /// [`NotFound`](crate::ErrorKind::NotFound), or [`Refused`](crate::ErrorKind::Refused) where it is being
-    /// sent, may have been applied, or is settled; and as [`enqueue`](Self::enqueue) for the
-    /// connection.
+    /// [`NotFound`](crate::ErrorKind::NotFound); [`TooLate`](crate::ErrorKind::TooLate) where it is
+    /// being sent, may have been applied, or is settled; [`Refused`](crate::ErrorKind::Refused) where
+    /// a person must resolve it first; and as [`enqueue`](Self::enqueue) for the connection.
     pub fn cancel(
         &self,
         conn: &Connection,
@@ -331,7 +297,89 @@ impl Outbox {
         reason: Option<&str>,
     ) -> Result<()> {
         self.check(conn)?;
-        Store::cancel(conn, id, actor, reason, self.now())
+        Store::cancel(conn, id, (actor, reason), self.now())
+    }
+
+    /// Withdraws an intent as [`cancel`](Self::cancel) does; or, where it is too late for that, sees
+    /// to it that it is not tried again. An attempt on the way is not stopped: if it succeeds, the
+    /// intent is succeeded; if it was surely not applied, cancelled; if nobody knows, unknown.
+    /// Returns where it stands now: `Cancelled` if it was withdrawn.
+    ///
+    /// # Errors
+    /// As [`cancel`](Self::cancel), but for an intent that is being sent or waits to be repeated.
+    pub fn request_cancel(
+        &self,
+        conn: &Connection,
+        id: i64,
+        actor: &str,
+        reason: Option<&str>,
+    ) -> Result<Status> {
+        self.check(conn)?;
+        Store::request_cancel(conn, id, (actor, reason), self.now())
+    }
+
+    /// Replaces an intent by its next version in the caller's open transaction, if it surely was not
+    /// applied and is still the version the caller believes it to be. The new version has its own
+    /// key and the old one's place in the order; the old one is cancelled. The version of `intent` is
+    /// set to `expected_version + 1`, and an ordering key that it leaves out is taken over.
+    ///
+    /// The same revision again returns [`Enqueued::Existing`].
+    ///
+    /// # Errors
+    /// [`TooLate`](crate::ErrorKind::TooLate) where the intent is being sent, may have been applied, is
+    /// settled, or was revised otherwise: nothing is changed then.
+    /// [`Refused`](crate::ErrorKind::Refused) where it is another version, or a person must resolve it
+    /// first. [`Invalid`](crate::ErrorKind::Invalid) where tenant, operation, entity or ordering key
+    /// differ. Otherwise as [`enqueue`](Self::enqueue).
+    pub fn revise(
+        &self,
+        conn: &Connection,
+        id: i64,
+        expected_version: i64,
+        intent: &Intent,
+        actor: &str,
+    ) -> Result<Enqueued> {
+        self.check(conn)?;
+        let revised = Revised::find(conn, id, expected_version)?;
+        let (next, now) = (revised.next(intent), self.now());
+        let prepared = self.prepare(&next, now)?;
+        Store::revise(conn, &revised, &prepared, (actor, None), now)
+    }
+
+    /// Settles an intent as succeeded in the caller's open transaction, in whatever unsettled status it
+    /// is, because the provider's own record says that it was applied: in a webhook, or in an import.
+    /// `key` is the stored key. An attempt on the way cannot overwrite it.
+    ///
+    /// Returns what this put on record, or `None` where it was known. Look at it where the operation
+    /// [binds ids](crate::Operation::binds_ids): an id that belongs to another intent leaves this one
+    /// for review, and a second id of a settled one is a
+    /// [`DuplicateEffect`](crate::EventKind::DuplicateEffect).
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound) where no intent has this key;
+    /// [`Invalid`](crate::ErrorKind::Invalid) where the id is empty or longer than 1024 bytes; and as
+    /// [`enqueue`](Self::enqueue) for the connection.
+    pub fn confirm(
+        &self,
+        conn: &Connection,
+        (tenant, key): (&str, &str),
+        receipt: &Receipt,
+        actor: &str,
+    ) -> Result<Option<Event>> {
+        self.check(conn)?;
+        Store::confirm(conn, (tenant, key), receipt, (actor, None), self.now())
+    }
+
+    /// Gives an intent the id of its effect up front, in the caller's open transaction: where the
+    /// client chooses the id. A look-up can ask for it, and no other intent can have it.
+    ///
+    /// # Errors
+    /// [`Conflict`](crate::ErrorKind::Conflict) where another intent has the id, or this one has
+    /// another; [`TooLate`](crate::ErrorKind::TooLate) where it is settled; otherwise as
+    /// [`confirm`](Self::confirm).
+    pub fn bind(&self, conn: &Connection, id: i64, downstream_id: &str, actor: &str) -> Result<()> {
+        self.check(conn)?;
+        Store::bind(conn, id, downstream_id, (actor, None), self.now())
     }
 
     /// The file, as SQLite resolves its name.
@@ -386,6 +434,10 @@ impl Outbox {
     }
 
     fn enqueue_checked(&self, conn: &Connection, intent: &Intent, now: i64) -> Result<Enqueued> {
+        Store::enqueue(conn, &self.prepare(intent, now)?)
+    }
+
+    fn prepare<'i>(&self, intent: &'i Intent, now: i64) -> Result<Prepared<'i>> {
         let prepared = intent.prepare(now, self.inner.store.payload_max())?;
         if let Some(known) = &self.inner.operations
             && !known.iter().any(|name| name == prepared.operation())
@@ -394,8 +446,12 @@ impl Outbox {
             let why = format!("{name:?} is none of those this outbox was opened for: {known}");
             return Err(Error::invalid("operation", why));
         }
-        Store::enqueue(conn, &prepared)
+        Ok(prepared)
     }
+}
+
+fn no_intent(id: i64) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no intent {id}"))
 }
 
 /// Puts the thread's mark back, also when the closure panics.

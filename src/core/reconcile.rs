@@ -1,0 +1,109 @@
+//! What follows from the answer to "what became of this?".
+//!
+//! Out of scope: asking. A look-up changes nothing downstream, so it may be repeated; but a row that
+//! is sent again because of one must not be on its way already.
+
+use std::time::Duration;
+
+use super::backoff::{Backoff, Jitter};
+use super::decide::{Decision, Facts, Policy, buried, heed_cancel, parked, pending};
+use super::millis;
+use super::outcome::{Failure, Finding};
+use super::status::Status;
+
+/// What speaks for and against a finding that nothing was applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Observed {
+    /// How long the asking relay had seen the row in doubt, by a clock that nobody can set.
+    pub in_doubt_for: Duration,
+    /// Whether a relay that lost its lease on the row is alive, and has not said how it went.
+    pub may_be_on_its_way: bool,
+}
+
+/// The longest wait between two look-ups of one row.
+const CAP: Duration = Duration::from_secs(3600);
+
+/// Decides on a finding. `facts.lookups` includes this one.
+pub(crate) fn decide_finding(
+    facts: &Facts,
+    finding: &Finding,
+    observed: Observed,
+    policy: &Policy,
+    now: i64,
+    roll: f64,
+) -> Decision {
+    match finding {
+        Finding::Applied(_) => Decision {
+            status: Status::Succeeded,
+            due_at: None,
+            facts: *facts,
+            class: None,
+            message: Some("the look-up found it applied".into()),
+        },
+        Finding::NotApplied => match why_not_believed(observed, policy) {
+            None => not_applied(*facts, policy, now),
+            Some(why) => ask_again(*facts, &Failure::new("not_applied", why), policy, now, roll),
+        },
+        Finding::Inconclusive(failure) => ask_again(*facts, failure, policy, now, roll),
+        Finding::NotAsked(failure) => {
+            // As with a send that never left: it uses up nothing, and the waits grow with the tries.
+            let facts = Facts {
+                lookups: facts.lookups.saturating_sub(1),
+                tries: facts.tries.saturating_add(1),
+                ..*facts
+            };
+            let due_at = now.saturating_add(delay(facts.tries, failure, policy, roll));
+            Decision { due_at: Some(due_at), ..parked(Status::Unknown, facts, failure, "") }
+        }
+    }
+}
+
+/// Before a look-up: whether its budget is used up, for instance because every one of them ended
+/// with its process.
+pub(crate) fn decide_lookups_used_up(facts: &Facts, policy: &Policy) -> Option<Decision> {
+    let failure = Failure::new("lookups", "the look-ups are used up without a finding");
+    (facts.lookups >= policy.lookups_max)
+        .then(|| parked(Status::NeedsReview, *facts, &failure, ""))
+}
+
+/// Why a row may still be applied although it was not found to be.
+fn why_not_believed(observed: Observed, policy: &Policy) -> Option<&'static str> {
+    if observed.may_be_on_its_way {
+        return Some("not found, but a relay that lost its lease may still be sending it");
+    }
+    (observed.in_doubt_for < policy.settle_delay)
+        .then_some("not found, but this relay has not known of the doubt for long enough")
+}
+
+/// It is as if it had not been sent, but for the attempts it has used.
+fn not_applied(facts: Facts, policy: &Policy, now: i64) -> Decision {
+    let facts = Facts { in_doubt_since: None, lookups: 0, ..facts };
+    let failure = Failure::new("not_applied", "the look-up found that it was not applied");
+    if facts.attempts >= policy.attempts_max {
+        return buried(facts, &failure, "; the attempts are used up");
+    }
+    let give_up_at = facts.first_sent_at.map(|at| at.saturating_add(millis(policy.give_up_after)));
+    if give_up_at.is_some_and(|at| now > at) {
+        return buried(facts, &failure, "; the time to give up is reached");
+    }
+    heed_cancel(pending(facts, now, &failure, policy), policy, now)
+}
+
+fn ask_again(facts: Facts, failure: &Failure, policy: &Policy, now: i64, roll: f64) -> Decision {
+    if facts.lookups >= policy.lookups_max {
+        return parked(Status::NeedsReview, facts, failure, "; the look-ups are used up");
+    }
+    let due_at = now.saturating_add(delay(facts.lookups, failure, policy, roll));
+    Decision { due_at: Some(due_at), ..parked(Status::Unknown, facts, failure, "") }
+}
+
+/// The settle delay, doubling up to an hour, or what the downstream asked for if that is later.
+fn delay(number: u32, failure: &Failure, policy: &Policy, roll: f64) -> i64 {
+    let (base, jitter) = (policy.settle_delay, Jitter::Equal);
+    let backoff = Backoff::Exponential { base, cap: CAP.max(base), jitter };
+    let asked = failure.retry_after.unwrap_or_default().min(policy.retry_after_max);
+    millis(backoff.delay(number.max(1), roll).max(asked))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+//! Whether a relay is alive. Each holds the lock of a file of its own beside the database; the kernel
+//! frees it with the process, however that ends.
+//!
+//! The database itself is never opened here: closing any descriptor of it would drop SQLite's locks.
+
+use std::fs::{self, File, TryLockError};
+use std::io::ErrorKind as Io;
+use std::path::PathBuf;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// The sign of life of one relay, for as long as it is not dropped.
+#[derive(Debug)]
+pub(crate) struct Lifeline {
+    /// Open for its lock alone.
+    _locked: File,
+    path: PathBuf,
+}
+
+impl Lifeline {
+    /// Takes the lock of the relay that signs as `owner`, a name that nobody else ever has.
+    pub fn hold(database: &str, owner: &str) -> Result<Self> {
+        let folder = folder(database);
+        let hold = || {
+            fs::create_dir_all(&folder)?;
+            // Under its own name it must never be seen without the lock.
+            let unlocked = folder.join(format!("{owner}.new"));
+            let file = File::create_new(&unlocked)?;
+            file.lock()?;
+            let path = folder.join(owner);
+            fs::rename(&unlocked, &path)?;
+            Ok(Self { _locked: file, path })
+        };
+        hold().map_err(|error: std::io::Error| {
+            let text = format!(
+                "{}: a relay shows there that it is alive, and cannot: {error}",
+                folder.display()
+            );
+            Error::new(ErrorKind::Database, text).with_source(error)
+        })
+    }
+}
+
+impl Drop for Lifeline {
+    fn drop(&mut self) {
+        // Whoever finds it left over removes it.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Whether the relay that signs as `owner` is alive. Where that cannot be told it is taken to be.
+pub(crate) fn is_alive(database: &str, owner: &str) -> bool {
+    // A name that was edited into a path leads nowhere.
+    if owner.contains(['/', '\\']) {
+        return false;
+    }
+    let path = folder(database).join(owner);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) => return error.kind() != Io::NotFound,
+    };
+    match file.try_lock() {
+        Ok(()) => {
+            let _ = fs::remove_file(&path);
+            false
+        }
+        Err(TryLockError::WouldBlock | TryLockError::Error(_)) => true,
+    }
+}
+
+fn folder(database: &str) -> PathBuf {
+    PathBuf::from(format!("{database}-outbox"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relay_is_alive_for_as_long_as_it_holds_its_lifeline() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = dir.path().join("app.db");
+        let database = database.to_str().unwrap();
+        assert!(!is_alive(database, "relay-1"), "there never was one");
+        let first = Lifeline::hold(database, "relay-1").unwrap();
+        let second = Lifeline::hold(database, "relay-2").unwrap();
+        assert!(is_alive(database, "relay-1") && is_alive(database, "relay-2"));
+        drop(first);
+        assert!(!is_alive(database, "relay-1") && is_alive(database, "relay-2"));
+        drop(second);
+        assert_eq!(fs::read_dir(folder(database)).unwrap().count(), 0, "nothing is left over");
+    }
+
+    #[test]
+    fn what_a_dead_process_left_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = dir.path().join("app.db");
+        let database = database.to_str().unwrap();
+        fs::create_dir(folder(database)).unwrap();
+        fs::write(folder(database).join("relay-1"), "").unwrap();
+        assert!(!is_alive(database, "relay-1"));
+        assert_eq!(fs::read_dir(folder(database)).unwrap().count(), 0);
+        assert!(!is_alive(database, "../app.db"), "no way out of the folder");
+    }
+}

@@ -1,0 +1,142 @@
+//! The facade for operators: how it stands, and what a person does about it.
+
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use super::Outbox;
+use crate::core::contract::StoredContract;
+use crate::core::entry::{Filter, OperationStats};
+use crate::core::millis;
+use crate::core::outcome::Resolution;
+use crate::error::Result;
+use crate::liveness;
+use crate::store::{ReplayReport, Store};
+
+impl Outbox {
+    /// Counts by operation and status. Does not read the settled intents.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn stats(&self) -> Result<Vec<OperationStats>> {
+        self.inner.store.stats(self.now())
+    }
+
+    /// The operations that relays have registered: their contracts, and why they stand still.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn operations(&self) -> Result<Vec<StoredContract>> {
+        self.inner.store.operations()
+    }
+
+    /// Why an intent is not sent now: a short word for the first rule that keeps it, and a
+    /// sentence for people. The word is `next` where nothing does, and the next claim of a relay
+    /// sends it. With `shard` as a relay has it, also whether that relay would pass it over.
+    ///
+    /// The claim asks the same questions of the same figures; whether a relay runs at all, and how
+    /// busy its workers are, is not in the file.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound), or the file cannot be read.
+    pub fn why(&self, id: i64, shard: Option<(u32, u32)>) -> Result<(&'static str, String)> {
+        let why = self.inner.store.why(id, shard, self.now())?;
+        Ok((why.rule.as_str(), why.text))
+    }
+
+    /// Whether [`replay`](Self::replay) would be accepted now. Changes nothing.
+    ///
+    /// # Errors
+    /// As [`replay`](Self::replay).
+    pub fn check_replay(&self, id: i64) -> Result<()> {
+        self.inner.store.check_replay(id, self.now())
+    }
+
+    /// Pauses an operation for a time, or until it is resumed. Its intents wait and use up nothing;
+    /// what is on the way is finished. Holds for every relay on the file, over restarts.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound) where no relay has registered the operation.
+    pub fn pause(
+        &self,
+        operation: &str,
+        length: Option<Duration>,
+        actor: &str,
+        reason: Option<&str>,
+    ) -> Result<()> {
+        let now = self.now();
+        let until = length.map(|length| now.saturating_add(millis(length)));
+        self.inner.store.pause(operation, until, (actor, reason), now)
+    }
+
+    /// Ends a pause of any kind: by a person, by refused credentials, or by the breaker. Returns
+    /// whether there was one.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound) where no relay has registered the operation.
+    pub fn resume(&self, operation: &str, actor: &str, reason: Option<&str>) -> Result<bool> {
+        let stood = self.inner.store.resume(operation, (actor, reason), self.now())?;
+        self.wake();
+        Ok(stood)
+    }
+
+    /// Gives one dead intent, or one that needs review and is safe to repeat, another round: the
+    /// same row, the same key, a fresh budget. `actor` and `reason` go into its audit trail.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound), or [`Refused`](crate::ErrorKind::Refused) where the status or
+    /// the downstream's contract does not allow it.
+    pub fn replay(&self, id: i64, actor: &str, reason: Option<&str>) -> Result<()> {
+        self.inner.store.replay_one(id, (actor, reason), self.now())?;
+        self.wake();
+        Ok(())
+    }
+
+    /// Replays everything that matches, in transactions of 500. With `dry_run` nothing changes.
+    ///
+    /// # Errors
+    /// The file cannot be written. What was replayed before stays replayed.
+    pub fn replay_all(
+        &self,
+        filter: &Filter,
+        actor: &str,
+        reason: Option<&str>,
+        dry_run: bool,
+    ) -> Result<ReplayReport> {
+        let report = self.inner.store.replay(filter, (actor, reason), self.now(), dry_run)?;
+        self.wake();
+        Ok(report)
+    }
+
+    /// Says what a person found out about an intent that is unknown or needs review: it was applied,
+    /// it was not and is sent again, or it is given up. What is dead can be resolved as applied.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound). [`Refused`](crate::ErrorKind::Refused) where the status
+    /// does not allow it, or where it was "not applied" and a relay that lost its lease may still be
+    /// sending it. [`Conflict`](crate::ErrorKind::Conflict) where the id belongs to another intent.
+    pub fn resolve(
+        &self,
+        id: i64,
+        resolution: &Resolution,
+        actor: &str,
+        reason: Option<&str>,
+    ) -> Result<()> {
+        let is_alive = |owner: &str| liveness::is_alive(self.path(), owner);
+        self.inner.store.resolve(id, resolution, (actor, reason), &is_alive, self.now())?;
+        self.wake();
+        Ok(())
+    }
+
+    /// Lets later intents of its ordering key go on without this one, which is dead, unknown or needs
+    /// review, in the caller's open transaction. It stays as it is and can be dealt with later; if it
+    /// is sent again then, it waits until what is on the way has come back.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound), or [`Refused`](crate::ErrorKind::Refused) where it blocks
+    /// nothing; and as [`enqueue`](Self::enqueue) for the connection.
+    pub fn skip(&self, conn: &Connection, id: i64, actor: &str, reason: Option<&str>) -> Result<()> {
+        self.check(conn)?;
+        Store::skip(conn, id, (actor, reason), self.now())
+    }
+}

@@ -1,0 +1,196 @@
+//! The audit trail: written with every move, read back by intent or as a stream.
+
+use rusqlite::{Connection, OptionalExtension, Row, named_params};
+
+use super::read;
+use crate::core::key;
+use crate::core::status::Status;
+use crate::error::Result;
+use crate::event::{Event, EventKind};
+
+/// A line for the audit trail.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NewEvent<'a> {
+    pub outbox_id: i64,
+    pub at: i64,
+    pub kind: EventKind,
+    pub from: Status,
+    pub to: Status,
+    pub attempt: u32,
+    pub claimed_at: Option<i64>,
+    pub token: Option<i64>,
+    pub actor: Option<&'a str>,
+    pub error_class: Option<&'a str>,
+    pub reason: Option<&'a str>,
+    pub downstream_id: Option<&'a str>,
+}
+
+/// What an event says about its intent, and its place in the trail. Headers that were edited into
+/// something else must not keep a row from being parked.
+pub(super) const OF_INTENT: &str = "
+    SELECT (SELECT coalesce(max(seq), 0) + 1 FROM main.outbox_event WHERE outbox_id = :id),
+           o.operation, o.idempotency_key, o.args_hash,
+           CASE WHEN o.headers <> '{}' AND typeof(o.headers) = 'text' AND json_valid(o.headers)
+                     AND json_type(o.headers) = 'object'
+                THEN o.headers END
+    FROM main.outbox o WHERE o.id = :id";
+
+pub(super) const INSERT_EVENT: &str = "
+    INSERT INTO main.outbox_event
+        (outbox_id, seq, at, kind, from_status, status, attempt, claimed_at, token, actor,
+         error_class, reason, downstream_id, agent_run, tool_version)
+    VALUES (:outbox_id, :seq, :at, :kind, :from_status, :status, :attempt, :claimed_at, :token,
+            :actor, :error_class, :reason, :downstream_id, :agent_run, :tool_version)";
+
+/// Writes a line and returns it as whoever reads it back will see it.
+pub(super) fn insert_event(conn: &Connection, event: &NewEvent<'_>) -> Result<Event> {
+    let mut statement = conn.prepare_cached(OF_INTENT)?;
+    let intent = statement
+        .query_row(named_params! { ":id": event.outbox_id }, |row| {
+            Ok(OfIntent {
+                seq: row.get(0)?,
+                operation: read::lossy(row, 1)?,
+                key_hash: key::key_hash(&read::lossy(row, 2)?),
+                args_hash: read::lossy_option(row, 3)?,
+                headers: read::lossy_option(row, 4)?,
+            })
+        })
+        .optional()?
+        .unwrap_or_default();
+    drop(statement);
+    let (agent_run, tool_version) = match &intent.headers {
+        Some(headers) => named_headers(conn, headers)?,
+        None => (None, None),
+    };
+    let mut statement = conn.prepare_cached(INSERT_EVENT)?;
+    let position = statement.insert(named_params! {
+        ":outbox_id": event.outbox_id,
+        ":seq": intent.seq,
+        ":at": event.at,
+        ":kind": event.kind.as_str(),
+        ":from_status": event.from.as_str(),
+        ":status": event.to.as_str(),
+        ":attempt": event.attempt,
+        ":claimed_at": event.claimed_at,
+        ":token": event.token,
+        ":actor": event.actor,
+        ":error_class": event.error_class,
+        ":reason": event.reason,
+        ":downstream_id": event.downstream_id,
+        ":agent_run": agent_run,
+        ":tool_version": tool_version,
+    })?;
+    Ok(Event {
+        position,
+        id: event.outbox_id,
+        seq: intent.seq,
+        operation: intent.operation,
+        at: event.at,
+        kind: event.kind,
+        from: event.from,
+        to: event.to,
+        attempt: event.attempt,
+        claimed_at: event.claimed_at,
+        token: event.token,
+        actor: event.actor.map(str::to_owned),
+        error_class: event.error_class.map(str::to_owned),
+        reason: event.reason.map(str::to_owned),
+        downstream_id: event.downstream_id.map(str::to_owned),
+        agent_run,
+        tool_version,
+        key_hash: intent.key_hash,
+        args_hash: intent.args_hash,
+    })
+}
+
+struct OfIntent {
+    seq: i64,
+    operation: String,
+    key_hash: String,
+    args_hash: Option<String>,
+    headers: Option<String>,
+}
+
+impl Default for OfIntent {
+    fn default() -> Self {
+        let key_hash = key::key_hash("");
+        Self { seq: 1, operation: String::new(), key_hash, args_hash: None, headers: None }
+    }
+}
+
+/// The values of the two headers that the audit trail keeps, cut to 255 characters.
+fn named_headers(conn: &Connection, headers: &str) -> Result<(Option<String>, Option<String>)> {
+    let mut statement = conn.prepare_cached(
+        "SELECT (SELECT substr(value, 1, 255) FROM json_each(:headers)
+                 WHERE lower(key) = m.agent_run_header AND type = 'text'),
+                (SELECT substr(value, 1, 255) FROM json_each(:headers)
+                 WHERE lower(key) = m.tool_version_header AND type = 'text')
+         FROM main.outbox_meta m WHERE m.id = 1",
+    )?;
+    Ok(statement.query_row(named_params! { ":headers": headers }, |row| {
+        Ok((read::lossy_option(row, 0)?, read::lossy_option(row, 1)?))
+    })?)
+}
+
+macro_rules! events {
+    ($condition:literal) => {
+        concat!(
+            "SELECT e.position, e.outbox_id, e.seq, o.operation, e.at, e.kind, e.from_status, e.status,
+                    e.attempt, e.claimed_at, e.token, e.actor, e.error_class, e.reason,
+                    e.downstream_id, e.agent_run, e.tool_version, o.idempotency_key, o.args_hash
+             FROM main.outbox_event e LEFT JOIN main.outbox o ON o.id = e.outbox_id ",
+            $condition
+        )
+    };
+}
+
+pub(super) const OF_ONE: &str = events!("WHERE e.outbox_id = ?1 ORDER BY e.seq");
+
+pub(super) const STREAM: &str =
+    events!("WHERE e.position > ?1 AND e.at >= ?2 ORDER BY e.position LIMIT ?3");
+
+/// The audit trail of one intent, oldest first.
+pub(super) fn audit(conn: &Connection, id: i64) -> Result<Vec<Event>> {
+    let mut statement = conn.prepare_cached(OF_ONE)?;
+    let rows = statement.query_map([id], read_event)?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// Events of all intents behind a position and not before a time, in the order of commits.
+pub(super) fn stream(
+    conn: &Connection,
+    after: i64,
+    since: i64,
+    limit: usize,
+) -> Result<Vec<Event>> {
+    let mut statement = conn.prepare_cached(STREAM)?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let rows = statement.query_map((after, since, limit), read_event)?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// A word that was edited by hand is read as what a person must look at.
+fn read_event(row: &Row<'_>) -> rusqlite::Result<Event> {
+    let status = |word: String| Status::parse(&word).unwrap_or(Status::NeedsReview);
+    Ok(Event {
+        position: row.get(0)?,
+        id: row.get(1)?,
+        seq: row.get(2)?,
+        operation: read::lossy(row, 3)?,
+        at: row.get(4)?,
+        kind: EventKind::parse(&read::lossy(row, 5)?).unwrap_or(EventKind::Unreadable),
+        from: status(read::lossy(row, 6)?),
+        to: status(read::lossy(row, 7)?),
+        attempt: read::counter(row, 8)?,
+        claimed_at: row.get(9)?,
+        token: row.get(10)?,
+        actor: read::lossy_option(row, 11)?,
+        error_class: read::lossy_option(row, 12)?,
+        reason: read::lossy_option(row, 13)?,
+        downstream_id: read::lossy_option(row, 14)?,
+        agent_run: read::lossy_option(row, 15)?,
+        tool_version: read::lossy_option(row, 16)?,
+        key_hash: key::key_hash(&read::lossy(row, 17)?),
+        args_hash: read::lossy_option(row, 18)?,
+    })
+}

@@ -1,0 +1,46 @@
+//! Attempts whose lease was lost, and whether they may still be on the way.
+
+use rusqlite::Connection;
+
+use crate::error::Result;
+
+/// Says whether the relay that signs with this name is alive.
+pub(crate) type IsAlive<'a> = &'a dyn Fn(&str) -> bool;
+
+/// Notes an attempt whose relay has not said how it went.
+pub(super) fn note(conn: &Connection, id: i64, token: i64, owner: &str) -> Result<()> {
+    let mut statement = conn.prepare_cached(
+        "INSERT INTO main.outbox_lost (id, token, owner) VALUES (?1, ?2, ?3)
+         ON CONFLICT (id, token) DO NOTHING",
+    )?;
+    statement.execute((id, token, owner))?;
+    Ok(())
+}
+
+/// Its relay has said how it went, or that it was never begun.
+pub(super) fn heard_of(conn: &Connection, id: i64, token: i64) -> Result<()> {
+    let mut statement =
+        conn.prepare_cached("DELETE FROM main.outbox_lost WHERE id = ?1 AND token = ?2")?;
+    statement.execute((id, token))?;
+    Ok(())
+}
+
+/// Nothing more depends on how they went.
+pub(super) fn forget(conn: &Connection, id: i64) -> Result<()> {
+    conn.prepare_cached("DELETE FROM main.outbox_lost WHERE id = ?1")?.execute([id])?;
+    Ok(())
+}
+
+/// A relay that is alive, and may still be sending this row under a lease it has lost.
+pub(super) fn sender(conn: &Connection, id: i64, is_alive: IsAlive<'_>) -> Result<Option<String>> {
+    let mut statement =
+        conn.prepare_cached("SELECT owner FROM main.outbox_lost WHERE id = ?1 ORDER BY token")?;
+    let owners = statement.query_map([id], |row| row.get::<_, String>(0))?;
+    for owner in owners {
+        let owner = owner?;
+        if is_alive(&owner) {
+            return Ok(Some(owner));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,254 @@
+//! What a person found out about an intent, and what the provider's own record says of it.
+
+use rusqlite::{Connection, TransactionBehavior, named_params};
+
+use super::event::{NewEvent, insert_event};
+use super::lost::{self, IsAlive};
+use super::operator::{By, OperatorRow, find};
+use super::replay::send_again;
+use super::settle::{self, DUPLICATE_EFFECT};
+use super::{binding, contract, enqueue, line, read};
+use crate::core::contract::OnDead;
+use crate::core::outcome::{Receipt, Resolution};
+use crate::core::status::Status;
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::{Event, EventKind};
+
+/// Settles or sends back what may have been applied, on a person's word.
+pub(crate) fn resolve(
+    conn: &mut Connection,
+    id: i64,
+    resolution: &Resolution,
+    by: By<'_>,
+    is_alive: IsAlive<'_>,
+    now: i64,
+) -> Result<()> {
+    let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let row = find(&tx, id)?;
+    let is_open = matches!(row.status, Status::Unknown | Status::NeedsReview);
+    let is_given_up = row.status == Status::Dead && matches!(resolution, Resolution::Applied { .. });
+    if !is_open && !is_given_up {
+        let why = "only what is unknown or needs review is resolved; what is dead, only as applied";
+        let text = format!("intent {id} is {}: {why}", row.status);
+        return Err(Error::new(ErrorKind::Refused, text));
+    }
+    match resolution {
+        Resolution::Applied { downstream_id } => applied(&tx, &row, downstream_id.as_deref(), by, now)?,
+        Resolution::NotApplied => {
+            if let Some(owner) = lost::sender(&tx, id, is_alive)? {
+                let text = format!(
+                    "intent {id} may still be on its way: {owner} lost its lease on it, is alive, and \
+                     has not said how it went; stop that relay first, or wait for it"
+                );
+                return Err(Error::new(ErrorKind::Refused, text));
+            }
+            lost::forget(&tx, id)?;
+            send_again(&tx, &row, true, now)?;
+            row.record(&tx, EventKind::Resolved, Status::Pending, by, now)?;
+        }
+        Resolution::Dead => bury(&tx, &row, by, now)?,
+    }
+    tx.commit()?;
+    Ok(())
+}
+
+fn applied(
+    conn: &Connection,
+    row: &OperatorRow,
+    downstream_id: Option<&str>,
+    by: By<'_>,
+    now: i64,
+) -> Result<()> {
+    let receipt = match downstream_id {
+        Some(id) => Receipt::new().downstream_id(id),
+        None => Receipt::new(),
+    };
+    if let Some(id) = downstream_id {
+        binding::check(id)?;
+        if let Some(other) = bind_where_it_binds(conn, row, id)? {
+            return Err(binding::conflict(row.id, id, other));
+        }
+    }
+    row.settle(conn, Status::Succeeded, Some(&receipt), now)?;
+    let line = row.line(EventKind::Resolved, Status::Succeeded, by, now);
+    insert_event(conn, &NewEvent { downstream_id, ..line })?;
+    Ok(())
+}
+
+/// Gives up on a row, without saying whether it was applied.
+fn bury(conn: &Connection, row: &OperatorRow, by: By<'_>, now: i64) -> Result<()> {
+    let mut statement = conn.prepare_cached(
+        "UPDATE main.outbox_lease SET state = 'dead', due_at = NULL, token = NULL, owner = NULL
+         WHERE id = ?1",
+    )?;
+    statement.execute([row.id])?;
+    let stored = contract::of(conn, &row.operation)?;
+    if row.is_keyed && stored.is_some_and(|stored| stored.on_dead() == OnDead::Continue) {
+        line::leave(conn, row.id)?;
+    }
+    row.record(conn, EventKind::Resolved, Status::Dead, by, now)?;
+    Ok(())
+}
+
+/// Settles an intent in any unsettled status, because the provider's own record has its effect.
+/// Returns what that put on record; nothing where it was known.
+pub(crate) fn confirm(
+    conn: &Connection,
+    (tenant, key): (&str, &str),
+    receipt: &Receipt,
+    by: By<'_>,
+    now: i64,
+) -> Result<Option<Event>> {
+    let downstream_id = receipt.downstream_id.as_deref();
+    downstream_id.map_or(Ok(()), binding::check)?;
+    let id = enqueue::id_of_key(conn, tenant, key)?.ok_or_else(|| {
+        let of = if tenant.is_empty() { String::new() } else { format!(" of tenant {tenant:?}") };
+        Error::new(ErrorKind::NotFound, format!("there is no intent with the key {key:?}{of}"))
+    })?;
+    let row = find(conn, id)?;
+    let line = NewEvent { downstream_id, ..row.line(EventKind::Confirmed, row.status, by, now) };
+    if row.status.is_settled() {
+        return confirm_settled(conn, &row, &line, downstream_id);
+    }
+    let known = known_id(conn, id)?;
+    if let Some(downstream_id) = downstream_id
+        && let Some(other) = bind_where_it_binds(conn, &row, downstream_id)?
+    {
+        let reason = binding::taken(id, downstream_id, other);
+        set_aside(conn, &row, &reason, now)?;
+        let (to, error_class) = (Status::NeedsReview, Some("duplicate_id"));
+        let line = NewEvent { to, error_class, reason: Some(&reason), ..line };
+        return insert_event(conn, &line).map(Some);
+    }
+    row.settle(conn, Status::Succeeded, Some(receipt), now)?;
+    let event = insert_event(conn, &NewEvent { to: Status::Succeeded, ..line })?;
+    match known.zip(downstream_id).filter(|(known, id)| known != id) {
+        Some((known, id)) => {
+            let line = NewEvent { from: Status::Succeeded, to: Status::Succeeded, ..line };
+            settle::duplicate_effect(conn, &row.operation, &line, (&known, id)).map(Some)
+        }
+        None => Ok(Some(event)),
+    }
+}
+
+/// It changes nothing any more; but it may say that the effect happened twice, or after all.
+fn confirm_settled(
+    conn: &Connection,
+    row: &OperatorRow,
+    line: &NewEvent<'_>,
+    downstream_id: Option<&str>,
+) -> Result<Option<Event>> {
+    if is_on_record(conn, row.id, downstream_id)? {
+        return Ok(None);
+    }
+    if let Some(id) = downstream_id
+        && let Some(other) = bind_where_it_binds(conn, row, id)?
+    {
+        let reason = binding::taken(row.id, id, other);
+        let error_class = Some("duplicate_id");
+        return insert_event(conn, &NewEvent { error_class, reason: Some(&reason), ..*line }).map(Some);
+    }
+    if row.status == Status::Cancelled {
+        let reason = "it was cancelled, but the provider says that it was carried out";
+        return insert_event(conn, &NewEvent { reason: Some(reason), ..*line }).map(Some);
+    }
+    let known = known_id(conn, row.id)?;
+    match known.zip(downstream_id) {
+        Some((known, id)) if known != id => {
+            settle::duplicate_effect(conn, &row.operation, line, (&known, id)).map(Some)
+        }
+        Some(_) => Ok(None),
+        None if downstream_id.is_some() => insert_event(conn, line).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Whether the trail of an intent has this id already: webhooks are delivered more than once.
+fn is_on_record(conn: &Connection, id: i64, downstream_id: Option<&str>) -> Result<bool> {
+    let mut statement = conn.prepare_cached(
+        "SELECT EXISTS (SELECT 1 FROM main.outbox_event
+                        WHERE outbox_id = :id AND downstream_id IS :downstream_id
+                          AND kind IN ('confirmed', 'late', :duplicate))",
+    )?;
+    let values = named_params! {
+        ":id": id, ":downstream_id": downstream_id, ":duplicate": DUPLICATE_EFFECT,
+    };
+    Ok(statement.query_row(values, |row| row.get(0))?)
+}
+
+/// The id under which the provider knows it, as far as that was recorded: in its receipt, by an
+/// attempt that was late, or up front.
+fn known_id(conn: &Connection, id: i64) -> Result<Option<String>> {
+    let mut statement = conn.prepare_cached(
+        "SELECT coalesce((SELECT downstream_id FROM main.outbox_receipt WHERE id = ?1),
+                         (SELECT late_id FROM main.outbox_lease WHERE id = ?1))",
+    )?;
+    let recorded = statement.query_row([id], |row| read::lossy_option(row, 0))?;
+    match recorded {
+        Some(recorded) => Ok(Some(recorded)),
+        None => binding::id_of(conn, id),
+    }
+}
+
+/// Parks a row for a person, whatever claim it is under.
+fn set_aside(conn: &Connection, row: &OperatorRow, reason: &str, now: i64) -> Result<()> {
+    let mut statement = conn.prepare_cached(
+        "INSERT INTO main.outbox_lease (id, operation, state, in_doubt_since, error_class, last_error)
+         VALUES (:id, :operation, 'needs_review', :now, 'duplicate_id', :reason)
+         ON CONFLICT (id) DO UPDATE
+         SET state = 'needs_review', due_at = NULL, token = NULL, owner = NULL,
+             in_doubt_since = coalesce(in_doubt_since, :now), error_class = 'duplicate_id',
+             last_error = :reason",
+    )?;
+    statement.execute(named_params! {
+        ":id": row.id, ":operation": row.operation, ":now": now, ":reason": reason,
+    })?;
+    Ok(())
+}
+
+/// Gives an id to a row whose operation binds them. Returns whose it is already.
+fn bind_where_it_binds(
+    conn: &Connection,
+    row: &OperatorRow,
+    downstream_id: &str,
+) -> Result<Option<i64>> {
+    let stored = contract::of(conn, &row.operation)?;
+    if !binding::binds(stored.as_ref()) {
+        return Ok(None);
+    }
+    let provider = binding::provider(&row.operation, stored.as_ref());
+    binding::bind(conn, provider, downstream_id, row.id)
+}
+
+/// Gives an id to an intent before it is sent.
+pub(crate) fn bind(
+    conn: &Connection,
+    id: i64,
+    downstream_id: &str,
+    by: By<'_>,
+    now: i64,
+) -> Result<()> {
+    binding::check(downstream_id)?;
+    let row = find(conn, id)?;
+    if row.status.is_settled() {
+        let text = format!("intent {id} is {}: its receipt says what its id is", row.status);
+        return Err(Error::new(ErrorKind::TooLate, text));
+    }
+    match binding::id_of(conn, id)? {
+        Some(known) if known == downstream_id => return Ok(()),
+        Some(known) => {
+            let text = format!("intent {id} has the id {known:?} already, not {downstream_id:?}");
+            return Err(Error::new(ErrorKind::Conflict, text));
+        }
+        None => {}
+    }
+    let stored = contract::of(conn, &row.operation)?;
+    let provider = binding::provider(&row.operation, stored.as_ref());
+    if let Some(other) = binding::bind(conn, provider, downstream_id, id)? {
+        let text = format!("the id {downstream_id:?} belongs to intent {other}, not to intent {id}");
+        return Err(Error::new(ErrorKind::Conflict, text));
+    }
+    let line = row.line(EventKind::Bound, row.status, by, now);
+    insert_event(conn, &NewEvent { downstream_id: Some(downstream_id), ..line })?;
+    Ok(())
+}
