@@ -421,13 +421,15 @@ impl Outbox {
         self.inner.clock.now()
     }
 
-    fn check(&self, conn: &Connection) -> Result<()> {
+    /// Refuses a connection on which what is written would not be atomic with the caller's writes,
+    /// or not durable.
+    pub(crate) fn check(&self, conn: &Connection) -> Result<()> {
         static WARNED: AtomicBool = AtomicBool::new(false);
         store::check_transaction(conn, self.inner.store.path())?;
         if store::check_durability(conn)? && !WARNED.swap(true, Ordering::Relaxed) {
             log::warn!(
-                "a connection that enqueues runs below synchronous=FULL: a power cut can undo its \
-                 last commits, and with them both the business write and the intent"
+                "a connection that writes here runs below synchronous=FULL: a power cut can undo its \
+                 last commits, the business writes and what was written with them"
             );
         }
         Ok(())

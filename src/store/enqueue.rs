@@ -53,19 +53,19 @@ impl Enqueued {
     }
 }
 
-/// Refuses a connection on which an intent would not be atomic with the caller's writes.
+/// Refuses a connection on which what is written would not be atomic with the caller's writes.
 pub(crate) fn check_transaction(conn: &Connection, ours: &str) -> Result<()> {
     let theirs = conn.path().unwrap_or("");
     if !is_same_file(ours, theirs) {
         let theirs = if theirs.is_empty() { "an in-memory database" } else { theirs };
         let text = format!(
-            "the connection is on {theirs}, but the outbox is in {ours}; the intent must be \
-             written to the file that holds the business data"
+            "the connection is on {theirs}, but the outbox is in {ours}; open the \
+             outbox in the file that holds the business data"
         );
         return Err(Error::new(ErrorKind::WrongFile, text));
     }
     if conn.is_autocommit() {
-        let text = "the connection is not in a transaction, so the intent would not be atomic with \
+        let text = "the connection is not in a transaction, so nothing would be atomic with \
                     your writes; BEGIN IMMEDIATE first (if you did, SQLite has rolled it back after \
                     an earlier error)";
         return Err(Error::new(ErrorKind::NoTransaction, text));
@@ -89,12 +89,15 @@ pub(crate) fn check_durability(conn: &Connection) -> Result<bool> {
 
 /// Runs `f` inside a savepoint of the caller's transaction, and leaves no savepoint behind. One of
 /// the caller's may have the same name: SQLite means the innermost.
-pub(crate) fn all_or_nothing<T>(conn: &Connection, f: impl FnOnce() -> Result<T>) -> Result<T> {
-    conn.execute_batch("SAVEPOINT outbox_enqueue_all")?;
+pub(crate) fn all_or_nothing<T, E: From<Error>>(
+    conn: &Connection,
+    f: impl FnOnce() -> Result<T, E>,
+) -> Result<T, E> {
+    conn.execute_batch("SAVEPOINT outbox_all_or_nothing").map_err(Error::from)?;
     let undo = Undo(conn);
     let value = f()?;
     std::mem::forget(undo);
-    conn.execute_batch("RELEASE outbox_enqueue_all")?;
+    conn.execute_batch("RELEASE outbox_all_or_nothing").map_err(Error::from)?;
     Ok(value)
 }
 
@@ -103,7 +106,7 @@ struct Undo<'a>(&'a Connection);
 
 impl Drop for Undo<'_> {
     fn drop(&mut self) {
-        let undo = "ROLLBACK TO outbox_enqueue_all; RELEASE outbox_enqueue_all";
+        let undo = "ROLLBACK TO outbox_all_or_nothing; RELEASE outbox_all_or_nothing";
         // Where SQLite has rolled back the whole transaction there is nothing to undo.
         if !self.0.is_autocommit()
             && let Err(error) = self.0.execute_batch(undo)

@@ -51,7 +51,7 @@ use crate::core::intent::Prepared;
 use crate::core::why::Why;
 use crate::core::outcome::{Receipt, Resolution};
 use crate::core::status::Status;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::Event;
 
 /// The outbox tables of one file, and connections to it.
@@ -113,10 +113,10 @@ impl Store {
     }
 
     /// Runs `f` inside a savepoint that is undone where it fails or panics.
-    pub fn all_or_nothing<T>(
+    pub fn all_or_nothing<T, E: From<Error>>(
         conn: &rusqlite::Connection,
-        f: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
+        f: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
         enqueue::all_or_nothing(conn, f)
     }
 

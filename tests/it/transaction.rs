@@ -129,7 +129,7 @@ fn errors_leave_the_callers_savepoints_as_found() {
         pay("a").key("not a key"),
         pay("a").content_type("text/plain").payload("x".repeat(2_000_000)),
     ];
-    for name in ["mine", "outbox_enqueue_all", "outbox"] {
+    for name in ["mine", "outbox_all_or_nothing", "outbox"] {
         let tx = immediate(&mut conn);
         tx.execute_batch(&format!(
             "INSERT INTO orders VALUES ('{name}', 'before'); SAVEPOINT {name}"
@@ -164,7 +164,7 @@ fn a_panic_among_many_leaves_no_savepoint() {
         world.outbox.enqueue_all(&tx, panicking)
     }));
     assert!(result.is_err());
-    let error = tx.execute_batch("RELEASE outbox_enqueue_all").unwrap_err().to_string();
+    let error = tx.execute_batch("RELEASE outbox_all_or_nothing").unwrap_err().to_string();
     assert!(error.contains("no such savepoint"), "{error}");
     tx.commit().unwrap();
     assert_eq!(world.number("SELECT count(*) FROM outbox"), 1);
