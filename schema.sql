@@ -1,7 +1,8 @@
 -- sqlite-outbox, schema version 1. SQLite 3.38 or newer.
 --
 -- This file is the contract for every language: a plain INSERT into `outbox` is a full enqueue.
--- Times are UTC milliseconds since 1970. Everything but `outbox` is written by the library alone.
+-- Times are UTC milliseconds since 1970. Everything but `outbox` and `outbox_inbox` is written by the
+-- library alone.
 
 -- One row: which schema this is, which database, and the counter of fencing tokens.
 CREATE TABLE main.outbox_meta (
@@ -248,6 +249,19 @@ CREATE TABLE main.outbox_operation_event (
     reason    TEXT
 ) STRICT;
 
+-- The inbox: one row for each message that was consumed, inserted before anything is done about it,
+-- in the same transaction. `result` is the first result, and NULL while the library's consumer is
+-- at work. A message whose row is deleted is handled again when it is delivered again.
+CREATE TABLE main.outbox_inbox (
+    source     TEXT    NOT NULL,
+    message_id TEXT    NOT NULL,
+    result     TEXT    DEFAULT '',
+    handled_at INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)),
+    PRIMARY KEY (source, message_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX main.outbox_inbox_age ON outbox_inbox (handled_at);
+
 CREATE VIEW main.outbox_status AS
 SELECT o.id, o.tenant_id, o.operation, o.entity_id, o.intent_version, o.idempotency_key, o.endpoint,
        o.ordering_key,
@@ -338,6 +352,20 @@ BEGIN
                      WHERE tenant_id = NEW.tenant_id AND operation = NEW.operation AND entity_id = NEW.entity_id
                        AND intent_version = NEW.intent_version AND is_derived)
             THEN RAISE(ABORT, 'outbox.intent_version: exists with other arguments; a change needs a new version')
+    END;
+END;
+
+CREATE TRIGGER main.outbox_inbox_insert_guard BEFORE INSERT ON outbox_inbox
+BEGIN
+    SELECT CASE
+        WHEN typeof(NEW.source) <> 'text' OR length(NEW.source) NOT BETWEEN 1 AND 255
+             OR instr(NEW.source, char(0))
+            THEN RAISE(ABORT, 'outbox_inbox.source: must be text of 1 to 255 characters without NUL')
+        WHEN typeof(NEW.message_id) <> 'text' OR length(NEW.message_id) NOT BETWEEN 1 AND 1024
+             OR instr(NEW.message_id, char(0))
+            THEN RAISE(ABORT, 'outbox_inbox.message_id: must be text of 1 to 1024 characters without NUL')
+        WHEN typeof(NEW.handled_at) <> 'integer' OR NEW.handled_at NOT BETWEEN 1000000000000 AND 99999999999999
+            THEN RAISE(ABORT, 'outbox_inbox.handled_at: must be UTC milliseconds, not seconds or microseconds')
     END;
 END;
 

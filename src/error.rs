@@ -22,7 +22,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum ErrorKind {
     /// A value is not acceptable; the text begins with the field's name.
     Invalid,
-    /// The connection is not inside a transaction, so the intent could not be atomic with
+    /// The connection is not inside a transaction, so what is written could not be atomic with
     /// anything. Also when SQLite has rolled the transaction back by itself.
     NoTransaction,
     /// The connection is on another file than the outbox.

@@ -44,7 +44,8 @@
 //!
 //! [`Outbox`] is for callers: [`enqueue`](Outbox::enqueue) and what became of it. [`Relay`] sends, by
 //! the rules of an [`Operation`], through a [`Handler`] such as `Http`. [`Downstream`] is the one
-//! choice that has no default.
+//! choice that has no default. [`Inbox`] is for consumers: a message that is delivered again is not
+//! handled again.
 
 #![forbid(unsafe_code)]
 
@@ -55,6 +56,7 @@ mod event;
 mod handler;
 #[cfg(feature = "http")]
 mod http;
+mod inbox;
 mod liveness;
 mod outbox;
 mod relay;
@@ -78,6 +80,7 @@ pub use crate::event::{Event, EventKind};
 pub use crate::handler::{Delivery, Handler};
 #[cfg(feature = "http")]
 pub use crate::http::{Http, Timeouts};
+pub use crate::inbox::Inbox;
 pub use crate::outbox::{Outbox, OutboxBuilder};
 pub use crate::relay::{DrainReport, Operation, Relay, RelayBuilder, RelayHandle, ShutdownReport};
 pub use crate::store::{Enqueued, ReplayReport};

@@ -357,7 +357,8 @@ pub(crate) fn check_operation(operation: &str) -> Result<()> {
     ))
 }
 
-fn check_text(field: &str, text: &str, min: usize, max: usize) -> Result<()> {
+/// Checks a text that is part of a key: its length in characters, and that it has no NUL.
+pub(crate) fn check_text(field: &str, text: &str, min: usize, max: usize) -> Result<()> {
     let length = if text.len() <= max { text.len() } else { text.chars().count() };
     if length < min || length > max {
         let why = format!("must have {min} to {max} characters, but has {length}");

@@ -9,6 +9,7 @@ mod contract;
 mod enqueue;
 mod event;
 mod flow;
+mod inbox;
 mod line;
 mod lookup;
 mod lost;
@@ -118,6 +119,24 @@ impl Store {
         f: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
         enqueue::all_or_nothing(conn, f)
+    }
+
+    pub fn once<E: From<Error>>(
+        conn: &rusqlite::Connection,
+        source: &str,
+        message_id: &str,
+        now: i64,
+        f: impl FnOnce(&rusqlite::Connection) -> Result<String, E>,
+    ) -> Result<String, E> {
+        inbox::once(conn, source, message_id, now, f)
+    }
+
+    pub fn seen(&self, source: &str, message_id: &str) -> Result<Option<String>> {
+        inbox::seen(&*self.reader()?, source, message_id)
+    }
+
+    pub fn prune(&self, before: i64) -> Result<u64> {
+        inbox::prune(&*self.connection()?, before)
     }
 
     pub fn entry(&self, id: i64) -> Result<Option<Entry>> {

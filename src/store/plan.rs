@@ -2,7 +2,7 @@
 
 use rusqlite::Connection;
 
-use super::{budget, candidate, claim, enqueue, event, line, lookup, revise, writer};
+use super::{budget, candidate, claim, enqueue, event, inbox, line, lookup, revise, writer};
 
 const SCHEMA: &str = include_str!("../../schema.sql");
 
@@ -24,6 +24,7 @@ const ROWS: &str = "
     INSERT INTO outbox (operation, entity_id, idempotency_key, payload, ordering_key)
     WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200)
     SELECT 'pay', i, 'k' || i, '{}', CASE i % 2 WHEN 0 THEN 'o' || i % 5 END FROM n;
+    INSERT INTO outbox_inbox (source, message_id) SELECT 'stripe', idempotency_key FROM outbox;
     INSERT INTO outbox_spend (operation, at, id, token, tenant_id, cost)
     SELECT operation, 1800000000000 + id, id, id, 't' || id % 5, id % 3 FROM outbox";
 
@@ -43,6 +44,8 @@ const MISLEADING: &str = "
         ('outbox_spend', 'outbox_spend_tenant', '1000000 1000000 1000000 1000000 1000000'),
         ('outbox_spend', 'outbox_spend_cost', '2 2'),
         ('outbox_budget', 'outbox_budget', '1000000 1000000 1000000 1000000'),
+        ('outbox_inbox', 'outbox_inbox', '1000000 1000000 1000000'),
+        ('outbox_inbox', 'outbox_inbox_age', '1000000 1000000 1000000 1000000'),
         ('outbox_event', 'outbox_event', '1000000 1000000 1000000')";
 
 fn plan(conn: &Connection, sql: &str) -> Vec<String> {
@@ -78,6 +81,10 @@ fn no_hot_statement_scans_or_sorts() {
         ("give_back", budget::GIVE_BACK, "(operation=? AND at=? AND id=? AND token=?)"),
         ("id_of_key", enqueue::ID_OF_KEY, "sqlite_autoindex_outbox_1"),
         ("id_of_version", enqueue::ID_OF_VERSION, "outbox_version"),
+        ("inbox_result", inbox::RESULT, "PRIMARY KEY (source=? AND message_id=?)"),
+        ("inbox_finish", inbox::FINISH, "PRIMARY KEY (source=? AND message_id=?)"),
+        ("inbox_prune", inbox::PRUNE, "PRIMARY KEY (source=? AND message_id=?)"),
+        ("inbox_prune_age", inbox::PRUNE, "COVERING INDEX outbox_inbox_age (handled_at<?)"),
         ("unsettled_version", enqueue::UNSETTLED_VERSION, "outbox_version"),
     ] {
         for (statistics, conn) in files() {

@@ -25,6 +25,7 @@ mod flow;
 mod guard;
 #[cfg(feature = "http")]
 mod http;
+mod inbox;
 mod isolation;
 mod late;
 #[cfg(feature = "http")]
