@@ -1,6 +1,8 @@
 //! A message is handled exactly once, together with what it makes the consumer do.
 
 use std::cell::Cell;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Barrier;
 use std::time::Duration;
 
@@ -303,4 +305,57 @@ fn consumers_that_race_for_a_message_handle_it_once() {
     });
     assert!(results.iter().all(|other| *other == results[0]));
     assert_eq!(world.number(ORDERS), i64::try_from(MESSAGES).unwrap());
+}
+
+/// The client that consumes by the README's recipe, in a process of its own.
+fn python(world: &World, message: &str) -> Command {
+    let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/consume.py");
+    let mut command = Command::new("python3");
+    command.arg(client).arg(world.path()).args(["s", message]).stdout(Stdio::piped());
+    command
+}
+
+fn said(output: &std::process::Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+}
+
+#[test]
+fn processes_that_race_for_a_message_handle_it_once() {
+    let world = World::new();
+    drop(inbox(&world));
+    let mut clients: Vec<_> = (0..4).map(|_| python(&world, "m").spawn().unwrap()).collect();
+    let mut results = vec![consume(&world, "s", "m", "here").unwrap()];
+    results.extend(clients.drain(..).map(|client| said(&client.wait_with_output().unwrap())));
+    assert!(results.iter().all(|result| *result == results[0]), "{results:?}");
+    assert_eq!((world.number(ORDERS), world.number(MESSAGES)), (1, 1));
+}
+
+#[test]
+fn the_readmes_recipe_and_the_library_agree() {
+    let world = World::new();
+    let inbox = inbox(&world);
+    let python = |message| said(&python(&world, message).output().unwrap());
+    assert_eq!(python("a"), "python handled a");
+    assert_eq!(python("a"), "python handled a");
+    assert_eq!(consume(&world, "s", "a", "here").unwrap(), "python handled a");
+    assert_eq!(consume(&world, "s", "b", "here").unwrap(), "ordered here");
+    assert_eq!(python("b"), "ordered here");
+    assert_eq!(inbox.seen("s", "a").unwrap().as_deref(), Some("python handled a"));
+    assert_eq!((world.number(ORDERS), world.number(MESSAGES)), (2, 2));
+    // Its time is SQLite's own, before the clock of this test.
+    assert_eq!(inbox.prune(Duration::from_secs(1)).unwrap(), 1);
+
+    // The client runs what the README says.
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let client = words(include_str!("../clients/consume.py"));
+    let mut blocks = include_str!("../../README.md").split("```");
+    let recipe = blocks.find(|block| block.contains("INSERT INTO outbox_inbox")).unwrap();
+    let lines = recipe.lines().skip(1).filter(|line| !line.starts_with("--"));
+    let recipe = lines.collect::<Vec<_>>().join(" ");
+    let statements: Vec<_> = recipe.split(';').map(words).filter(|sql| !sql.is_empty()).collect();
+    assert_eq!(statements.len(), 5);
+    for sql in statements {
+        assert!(client.contains(&sql), "{sql}");
+    }
 }
