@@ -6,6 +6,7 @@ use std::process::Command;
 use serde_json::json;
 use sqlite_outbox::{Filter, IdempotencyKey, Status};
 
+use crate::node;
 use crate::world::{DEDUPLICATES, World};
 
 fn script(name: &str) -> PathBuf {
@@ -66,7 +67,7 @@ fn the_readmes_python_example_enqueues_once_and_refuses_other_arguments() {
 
 #[test]
 fn node_enqueues_with_plain_sql() {
-    let Some(modules) = better_sqlite3() else {
+    let Some(modules) = node::modules() else {
         eprintln!("skipped: this machine has no npm");
         return;
     };
@@ -75,27 +76,4 @@ fn node_enqueues_with_plain_sql() {
     node.env("NODE_PATH", modules);
     let keys = run(node.arg(script("enqueue.cjs")).arg(world.path()).args(["0", "20"]));
     assert_delivered(&world, "js", &keys);
-}
-
-/// Where the client is installed; installs it where it is not. `None` only without npm on a
-/// machine that is no CI.
-fn better_sqlite3() -> Option<PathBuf> {
-    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("better-sqlite3");
-    let modules = home.join("node_modules");
-    if modules.join("better-sqlite3/build/Release/better_sqlite3.node").exists() {
-        return Some(modules);
-    }
-    if Command::new("npm").arg("--version").output().is_err() {
-        assert!(std::env::var_os("CI").is_none(), "CI needs npm");
-        return None;
-    }
-    std::fs::create_dir_all(&home).unwrap();
-    let output = Command::new("npm")
-        .args(["install", "--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--prefix"])
-        .arg(&home)
-        .arg("better-sqlite3@12")
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "npm: {}", String::from_utf8_lossy(&output.stderr));
-    Some(modules)
 }

@@ -30,6 +30,7 @@ mod isolation;
 mod late;
 #[cfg(feature = "http")]
 mod limits;
+mod node;
 mod order;
 #[cfg(feature = "http")]
 mod overload;

@@ -1,0 +1,42 @@
+//! What the clients in JavaScript and TypeScript need of npm.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// What is installed, and the file of each that is there when it is.
+const PACKAGES: [(&str, &str); 5] = [
+    ("better-sqlite3@12", "better-sqlite3/build/Release/better_sqlite3.node"),
+    ("tsx@4", ".bin/tsx"),
+    ("typescript@5", ".bin/tsc"),
+    ("@types/node@20", "@types/node/package.json"),
+    ("@types/better-sqlite3@7", "@types/better-sqlite3/package.json"),
+];
+
+/// The folder of the installed packages; installs them where they are not. `None` only without
+/// npm on a machine that is no CI.
+pub fn modules() -> Option<&'static Path> {
+    static MODULES: OnceLock<Option<PathBuf>> = OnceLock::new();
+    MODULES.get_or_init(install).as_deref()
+}
+
+fn install() -> Option<PathBuf> {
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("node-clients");
+    let modules = home.join("node_modules");
+    if PACKAGES.iter().all(|(_, file)| modules.join(file).exists()) {
+        return Some(modules);
+    }
+    if Command::new("npm").arg("--version").output().is_err() {
+        assert!(std::env::var_os("CI").is_none(), "CI needs npm");
+        return None;
+    }
+    std::fs::create_dir_all(&home).unwrap();
+    let output = Command::new("npm")
+        .args(["install", "--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--prefix"])
+        .arg(&home)
+        .args(PACKAGES.map(|(package, _)| package))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "npm: {}", String::from_utf8_lossy(&output.stderr));
+    Some(modules)
+}
