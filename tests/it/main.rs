@@ -1,6 +1,8 @@
 //! One binary for all integration tests.
 #![allow(clippy::similar_names, clippy::items_after_statements)]
 #[cfg(feature = "http")]
+mod agent;
+#[cfg(feature = "http")]
 mod answers;
 mod breaker;
 mod budget;
