@@ -279,6 +279,16 @@ print(agent_tool.charge(agent_tool.connect(sys.argv[1]), 'order-42', 4300, versi
     assert_eq!(said.json, answer("order-42", "pending", None, true));
 }
 
+/// What the README says that a model sees is what it sees.
+#[test]
+fn the_readme_shows_the_answers() {
+    let readme = include_str!("../../README.md");
+    let lines = readme.lines().filter(|line| line.starts_with(r#"{"status": "#));
+    let shown: Vec<Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
+    let first = answer("order-42", "pending", None, false);
+    assert_eq!(shown, [first, answer("order-42", "succeeded", Some("ch_1"), true)]);
+}
+
 /// A model that calls its tools in parallel asks for one step several times at once.
 #[test]
 fn asked_at_the_same_time_one_of_them_is_the_first() {
