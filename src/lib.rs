@@ -82,7 +82,7 @@ pub use crate::handler::{Delivery, Handler};
 pub use crate::http::{Http, Timeouts};
 pub use crate::inbox::Inbox;
 pub use crate::outbox::{Outbox, OutboxBuilder};
-pub use crate::relay::{DrainReport, Operation, Relay, RelayBuilder, RelayHandle, ShutdownReport};
+pub use crate::relay::{DrainReport, Operation, Relay, RelayBuilder, RelayHandle};
 pub use crate::store::{Enqueued, ReplayReport};
 
 #[cfg(all(doctest, feature = "http"))]

@@ -62,8 +62,7 @@ pub(crate) fn decide_finding(
 /// with its process.
 pub(crate) fn decide_lookups_used_up(facts: &Facts, policy: &Policy) -> Option<Decision> {
     let failure = Failure::new("lookups", "the look-ups are used up without a finding");
-    (facts.lookups >= policy.lookups_max)
-        .then(|| parked(Status::NeedsReview, *facts, &failure, ""))
+    (facts.lookups >= policy.lookups_max).then(|| parked(Status::NeedsReview, *facts, &failure, ""))
 }
 
 /// Why a row may still be applied although it was not found to be.

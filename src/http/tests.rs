@@ -39,6 +39,7 @@ fn delivery(key: &str) -> Delivery {
         downstream: Downstream::DeduplicatesByKey { window: Duration::from_secs(86_400) },
         facts: Facts { attempts: 1, tries: 1, ..Facts::default() },
         token: 1,
+        lookup: None,
         lease: Arc::new(Lease::new(i64::MAX, Arc::new(SystemClock))),
     }
 }

@@ -135,7 +135,13 @@ impl Outbox {
     /// # Errors
     /// [`NotFound`](crate::ErrorKind::NotFound), or [`Refused`](crate::ErrorKind::Refused) where it blocks
     /// nothing; and as [`enqueue`](Self::enqueue) for the connection.
-    pub fn skip(&self, conn: &Connection, id: i64, actor: &str, reason: Option<&str>) -> Result<()> {
+    pub fn skip(
+        &self,
+        conn: &Connection,
+        id: i64,
+        actor: &str,
+        reason: Option<&str>,
+    ) -> Result<()> {
         self.check(conn)?;
         Store::skip(conn, id, (actor, reason), self.now())
     }

@@ -78,7 +78,12 @@ pub(super) fn renew(
     Ok(renewed)
 }
 
-pub(super) fn claim(step: &mut Step<'_>, lanes: &[Lane], plan: &mut Plan, lease_ms: i64) -> Result<Claims> {
+pub(super) fn claim(
+    step: &mut Step<'_>,
+    lanes: &[Lane],
+    plan: &mut Plan,
+    lease_ms: i64,
+) -> Result<Claims> {
     let mut claims = Claims::default();
     step.check_schema()?;
     for lane in lanes {

@@ -52,7 +52,8 @@ pub(super) struct Engine {
     pub tally: Tally,
 }
 
-/// What became of the rows that moved, counted as it was committed.
+/// What became of the rows that moved while a relay drained, or was shut down, counted as it was
+/// committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct DrainReport {
@@ -68,6 +69,12 @@ pub struct DrainReport {
     pub needs_review: u64,
     /// Rows that were given up or refused.
     pub dead: u64,
+    /// At a shutdown: deliveries no worker had started; they were given back, and no attempt was
+    /// counted.
+    pub released: u64,
+    /// At a shutdown: deliveries still on the way when the grace was over. Their outcome is recorded
+    /// if the process lives long enough; otherwise their lease runs out and they are in doubt.
+    pub left: u64,
 }
 
 type Tally = DrainReport;

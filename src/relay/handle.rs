@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, bounded};
 
-use super::Shared;
 use super::engine::Engine;
 use super::run::{Channels, Run, StopReport, Stopping};
-use super::worker;
+use super::{DrainReport, Shared, worker};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A running relay. Dropping it is a [`shutdown`](Self::shutdown) with ten seconds' grace.
@@ -18,19 +17,6 @@ pub struct RelayHandle {
     shared: Arc<Shared>,
     stop: Sender<Stopping>,
     writer: Option<JoinHandle<Result<()>>>,
-}
-
-/// What a relay did after it was told to stop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct ShutdownReport {
-    /// Deliveries that were on the way and whose outcome was recorded.
-    pub finished: u64,
-    /// Deliveries no worker had started; they were given back, and no attempt was counted.
-    pub released: u64,
-    /// Deliveries still on the way when the grace was over. Their outcome is recorded if the
-    /// process lives long enough; otherwise their lease runs out and they are in doubt.
-    pub left: u64,
 }
 
 pub(super) fn start(shared: Arc<Shared>, mut engine: Engine) -> Result<RelayHandle> {
@@ -80,18 +66,18 @@ impl RelayHandle {
     ///
     /// # Errors
     /// Why the relay had stopped by itself before.
-    pub fn shutdown(mut self, grace: Duration) -> Result<ShutdownReport> {
+    pub fn shutdown(mut self, grace: Duration) -> Result<DrainReport> {
         self.stop(grace)
     }
 
-    fn stop(&mut self, grace: Duration) -> Result<ShutdownReport> {
-        let Some(writer) = self.writer.take() else { return Ok(ShutdownReport::default()) };
+    fn stop(&mut self, grace: Duration) -> Result<DrainReport> {
+        let Some(writer) = self.writer.take() else { return Ok(DrainReport::default()) };
         let (report, reports) = bounded(1);
         let _ = self.stop.send(Stopping { deadline: Instant::now() + grace, report });
         self.shared.outbox.wake();
         if writer.thread().id() == std::thread::current().id() {
             // An observer runs on the writer's own thread, which cannot wait for itself.
-            return Ok(ShutdownReport::default());
+            return Ok(DrainReport::default());
         }
         // The sender is dropped without a report only where the writer has ended by itself.
         let report = reports.recv().unwrap_or_default();
@@ -106,7 +92,7 @@ impl RelayHandle {
             }
         }
         let StopReport { tally, released, left } = report;
-        Ok(ShutdownReport { finished: tally.attempts, released, left })
+        Ok(DrainReport { released, left, ..tally })
     }
 }
 

@@ -31,7 +31,16 @@ impl Lane {
     pub fn new(rules: Rules, handler: Arc<dyn Handler>, priority: i32, max: Option<usize>) -> Self {
         let policy = Arc::new(rules.policy.clone());
         // Nothing is known yet: as if one attempt filled the whole queue time.
-        Self { rules, policy, handler, priority, max_in_flight: max, held: 0, lookups: 0, average: QUEUE_AHEAD }
+        Self {
+            rules,
+            policy,
+            handler,
+            priority,
+            max_in_flight: max,
+            held: 0,
+            lookups: 0,
+            average: QUEUE_AHEAD,
+        }
     }
 
     pub fn took(&mut self, took: Duration) {

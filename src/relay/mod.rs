@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 pub use builder::RelayBuilder;
 pub use engine::DrainReport;
-pub use handle::{RelayHandle, ShutdownReport};
+pub use handle::RelayHandle;
 pub use operation::Operation;
 
 use crate::core::contract::Downstream;

@@ -10,8 +10,8 @@ use crate::core::contract::{Downstream, OnDead};
 use crate::core::decide::Policy;
 use crate::core::flow::{Limits, Rate};
 use crate::core::millis;
-use crate::error::{Error, Result};
 use crate::core::outcome::{Finding, Outcome};
+use crate::error::{Error, Result};
 use crate::handler::{Delivery, Handler};
 use crate::store::{Contract, Rules};
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
 use rusqlite::types::FromSql;
+use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
 
 use super::read;
 use crate::core::contract::Downstream;
@@ -48,7 +48,11 @@ pub(super) const LOOKUPS: &str = concat!(
 );
 
 /// One row as a claim would read it, to say whether it could.
-pub(super) fn candidate(conn: &Connection, id: i64, operation: &str) -> Fallible<Option<Candidate>> {
+pub(super) fn candidate(
+    conn: &Connection,
+    id: i64,
+    operation: &str,
+) -> Fallible<Option<Candidate>> {
     let mut statement = conn.prepare_cached(concat!(
         "SELECT ",
         candidate_columns!(),

@@ -236,8 +236,7 @@ impl Step<'_> {
         };
         let lease = Arc::new(Lease::new(expires_at, Arc::clone(&self.clock)));
         let claim = (token, lease);
-        let delivery =
-            intent.delivery(candidate.id, operation, policy.downstream, facts, claim);
+        let delivery = intent.delivery(candidate.id, operation, policy.downstream, facts, claim);
         Ok(Tried::Claimed(Arc::new(delivery)))
     }
 

@@ -49,9 +49,9 @@ use crate::core::budget::{Budget, Kind, Scope};
 use crate::core::contract::StoredContract;
 use crate::core::entry::{Entry, Filter, OperationStats};
 use crate::core::intent::Prepared;
-use crate::core::why::Why;
 use crate::core::outcome::{Receipt, Resolution};
 use crate::core::status::Status;
+use crate::core::why::Why;
 use crate::error::{Error, Result};
 use crate::event::Event;
 

@@ -39,12 +39,7 @@ pub(super) fn withdraw(
 
 /// Withdraws an intent, or where it is too late for that, sees to it that it is not tried again.
 /// Returns where it stands then.
-pub(crate) fn request_cancel(
-    conn: &Connection,
-    id: i64,
-    by: By<'_>,
-    now: i64,
-) -> Result<Status> {
+pub(crate) fn request_cancel(conn: &Connection, id: i64, by: By<'_>, now: i64) -> Result<Status> {
     let row = find(conn, id)?;
     if row.check_withdrawable().is_ok() {
         withdraw(conn, &row, EventKind::Cancelled, by, now)?;

@@ -36,12 +36,7 @@ pub(crate) enum Told {
 
 impl Step<'_> {
     /// Records what a worker has to say.
-    pub fn record(
-        &mut self,
-        record: &Record,
-        rules: &Rules,
-        is_alive: IsAlive<'_>,
-    ) -> Result<()> {
+    pub fn record(&mut self, record: &Record, rules: &Rules, is_alive: IsAlive<'_>) -> Result<()> {
         let Record { delivery, told, roll } = record;
         match told {
             Told::Outcome(outcome) => self.record_outcome((delivery, outcome, *roll), rules),
@@ -134,9 +129,12 @@ impl Step<'_> {
         };
         log::warn!("intent {}: its success came after its lease was lost", row.id);
         match now_is {
-            Status::Succeeded | Status::Cancelled => {
-                self.late_beside_settled(Row { state: now_is, ..row }, decision, receipt, downstream_id)
-            }
+            Status::Succeeded | Status::Cancelled => self.late_beside_settled(
+                Row { state: now_is, ..row },
+                decision,
+                receipt,
+                downstream_id,
+            ),
             Status::InFlight => {
                 let id = receipt.downstream_id.as_deref();
                 if let Some((id, other)) = self.taken(row, id)? {
@@ -190,7 +188,9 @@ impl Step<'_> {
         )?;
         let found = statement
             .query_row([id], |row| {
-                let Some(status) = Status::parse(&row.get::<_, String>(0)?) else { return Ok(None) };
+                let Some(status) = Status::parse(&row.get::<_, String>(0)?) else {
+                    return Ok(None);
+                };
                 Ok(Some(Standing {
                     status,
                     token: row.get(3)?,

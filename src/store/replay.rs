@@ -62,24 +62,14 @@ pub(crate) fn replay(
 }
 
 /// Replays one intent.
-pub(crate) fn replay_one(
-    conn: &mut Connection,
-    id: i64,
-    by: By<'_>,
-    now: i64,
-) -> Result<()> {
+pub(crate) fn replay_one(conn: &mut Connection, id: i64, by: By<'_>, now: i64) -> Result<()> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     replay_in(&tx, id, by, now)?;
     tx.commit()?;
     Ok(())
 }
 
-fn replay_in(
-    conn: &Connection,
-    id: i64,
-    by: By<'_>,
-    now: i64,
-) -> Result<()> {
+fn replay_in(conn: &Connection, id: i64, by: By<'_>, now: i64) -> Result<()> {
     let row = check_replay(conn, id, now)?;
     send_again(conn, &row, false, now)?;
     row.record(conn, EventKind::Replayed, Status::Pending, by, now)?;

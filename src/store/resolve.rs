@@ -26,14 +26,17 @@ pub(crate) fn resolve(
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let row = find(&tx, id)?;
     let is_open = matches!(row.status, Status::Unknown | Status::NeedsReview);
-    let is_given_up = row.status == Status::Dead && matches!(resolution, Resolution::Applied { .. });
+    let is_given_up =
+        row.status == Status::Dead && matches!(resolution, Resolution::Applied { .. });
     if !is_open && !is_given_up {
         let why = "only what is unknown or needs review is resolved; what is dead, only as applied";
         let text = format!("intent {id} is {}: {why}", row.status);
         return Err(Error::new(ErrorKind::Refused, text));
     }
     match resolution {
-        Resolution::Applied { downstream_id } => applied(&tx, &row, downstream_id.as_deref(), by, now)?,
+        Resolution::Applied { downstream_id } => {
+            applied(&tx, &row, downstream_id.as_deref(), by, now)?
+        }
         Resolution::NotApplied => {
             if let Some(owner) = lost::sender(&tx, id, is_alive)? {
                 let text = format!(
@@ -146,7 +149,8 @@ fn confirm_settled(
     {
         let reason = binding::taken(row.id, id, other);
         let error_class = Some("duplicate_id");
-        return insert_event(conn, &NewEvent { error_class, reason: Some(&reason), ..*line }).map(Some);
+        return insert_event(conn, &NewEvent { error_class, reason: Some(&reason), ..*line })
+            .map(Some);
     }
     if row.status == Status::Cancelled {
         let reason = "it was cancelled, but the provider says that it was carried out";
@@ -245,7 +249,8 @@ pub(crate) fn bind(
     let stored = contract::of(conn, &row.operation)?;
     let provider = binding::provider(&row.operation, stored.as_ref());
     if let Some(other) = binding::bind(conn, provider, downstream_id, id)? {
-        let text = format!("the id {downstream_id:?} belongs to intent {other}, not to intent {id}");
+        let text =
+            format!("the id {downstream_id:?} belongs to intent {other}, not to intent {id}");
         return Err(Error::new(ErrorKind::Conflict, text));
     }
     let line = row.line(EventKind::Bound, row.status, by, now);

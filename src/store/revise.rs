@@ -3,8 +3,8 @@
 use rusqlite::{Connection, OptionalExtension, named_params};
 
 use super::enqueue::{self, Enqueued};
-use super::operator::{By, OperatorRow, find, withdraw};
 use super::line;
+use super::operator::{By, OperatorRow, find, withdraw};
 use crate::core::intent::{Intent, Prepared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
@@ -65,7 +65,8 @@ impl Revised {
         match fields.into_iter().find(|(_, is_same)| !is_same) {
             Some((field, _)) => {
                 let id = self.row.id;
-                let why = format!("a revision of intent {id} must have the same; enqueue another action");
+                let why =
+                    format!("a revision of intent {id} must have the same; enqueue another action");
                 Err(Error::invalid(field, why))
             }
             None => Ok(()),

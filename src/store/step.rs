@@ -252,7 +252,12 @@ impl<'a> Step<'a> {
     ) -> Result<bool> {
         let id = receipt.and_then(|receipt| receipt.downstream_id.as_deref());
         if let Some((id, other)) = self.taken(row, id)? {
-            return self.apply(row, Some(kind), &id_taken(decision, row.id, id, other), OnDead::Block);
+            return self.apply(
+                row,
+                Some(kind),
+                &id_taken(decision, row.id, id, other),
+                OnDead::Block,
+            );
         }
         let mut statement = self.tx.prepare_cached(
             "DELETE FROM main.outbox_lease WHERE id = ?1 AND state = ?2 AND token IS ?3

@@ -2,14 +2,15 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sqlite_outbox::rusqlite::{Connection, TransactionBehavior};
 use sqlite_outbox::testing::ManualClock;
 use sqlite_outbox::{
-    Backoff, Clock, Delivery, Downstream, DrainReport, Enqueued, Entry, Failure, Intent, Jitter,
-    Operation, Outbox, Outcome, Receipt, Relay, Result, SystemClock,
+    Backoff, Clock, Delivery, Downstream, DrainReport, Enqueued, Entry, Failure, Finding, Intent,
+    Jitter, Operation, Outbox, Outcome, Receipt, Relay, Result, SystemClock,
 };
 use tempfile::TempDir;
 
@@ -95,12 +96,21 @@ impl World {
         downstream: Downstream,
         handler: impl Fn(&Delivery) -> Outcome + Send + Sync + 'static,
     ) -> Relay {
-        let operation = Operation::new(downstream, handler).backoff(exact_backoff());
+        let script = self.script.clone();
+        let operation = Operation::new(downstream, handler)
+            .backoff(exact_backoff())
+            .reconcile(move |_: &Delivery| script.find());
         relay_on(&self.second(), operation)
     }
 
     /// The scripted handler with delays that can be computed: 1 s, 2 s, 4 s and so on.
+    /// What is in doubt is looked up after two minutes, and the look-ups are scripted too.
     pub fn operation(&self, downstream: Downstream) -> Operation {
+        let script = self.script.clone();
+        self.operation_without_look_up(downstream).reconcile(move |_: &Delivery| script.find())
+    }
+
+    pub fn operation_without_look_up(&self, downstream: Downstream) -> Operation {
         let script = self.script.clone();
         Operation::new(downstream, move |delivery: &Delivery| script.answer(delivery))
             .backoff(exact_backoff())
@@ -127,7 +137,7 @@ impl World {
     /// The audit trail of an intent as `kind:from>to` words.
     pub fn story(&self, id: i64) -> Vec<String> {
         let trail = self.outbox.audit(id).unwrap();
-        trail.iter().map(|e| format!("{}:{}>{}", e.kind, e.from_status, e.status)).collect()
+        trail.iter().map(|e| format!("{}:{}>{}", e.kind.as_str(), e.from, e.to)).collect()
     }
 }
 
@@ -172,6 +182,8 @@ pub fn pay(entity: &str) -> Intent {
 #[derive(Clone, Default)]
 pub struct Script {
     outcomes: Arc<Mutex<VecDeque<Outcome>>>,
+    findings: Arc<Mutex<VecDeque<Finding>>>,
+    asked: Arc<AtomicUsize>,
     seen: Arc<Mutex<Vec<Delivery>>>,
 }
 
@@ -196,10 +208,31 @@ impl Script {
         })
     }
 
+    /// The next finding of a look-up; those that are not scripted do not tell.
+    pub fn then_find(&self, finding: Finding) -> &Self {
+        self.findings.lock().unwrap().push_back(finding);
+        self
+    }
+
+    pub fn find(&self) -> Finding {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let next = self.findings.lock().unwrap().pop_front();
+        next.unwrap_or_else(unsure)
+    }
+
+    /// How often the look-up was asked.
+    pub fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+
     /// Every delivery the handler was handed, in order.
     pub fn seen(&self) -> Vec<Delivery> {
         self.seen.lock().unwrap().clone()
     }
+}
+
+pub fn unsure() -> Finding {
+    Finding::Inconclusive(Failure::new("lookup", "answered 500"))
 }
 
 pub fn not_sent() -> Outcome {

@@ -43,10 +43,9 @@ impl From<sqlite_outbox::Error> for Failure {
     fn from(error: sqlite_outbox::Error) -> Self {
         let code = match error.kind() {
             ErrorKind::Invalid => USAGE,
-            ErrorKind::Conflict
-            | ErrorKind::Refused
-            | ErrorKind::TooLate
-            | ErrorKind::NotFound => REFUSED,
+            ErrorKind::Conflict | ErrorKind::Refused | ErrorKind::TooLate | ErrorKind::NotFound => {
+                REFUSED
+            }
             _ => FAILED,
         };
         Self { code, text: error.to_string() }

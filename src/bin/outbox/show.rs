@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::Serialize;
-use sqlite_outbox::{AuditEvent, Entry, ErrorKind, Outbox, Receipt, Status, StoredContract};
+use sqlite_outbox::{Entry, ErrorKind, Event, EventKind, Outbox, Receipt, Status, StoredContract};
 
 use crate::args::ShowArgs;
 use crate::failure::{Failure, Result};
@@ -64,14 +64,14 @@ struct Move<'a> {
     downstream_id: Option<&'a str>,
 }
 
-impl<'a> From<&'a AuditEvent> for Move<'a> {
-    fn from(event: &'a AuditEvent) -> Self {
+impl<'a> From<&'a Event> for Move<'a> {
+    fn from(event: &'a Event) -> Self {
         Self {
             seq: event.seq,
             at: event.at,
-            kind: &event.kind,
-            from_status: &event.from_status,
-            status: &event.status,
+            kind: event.kind.as_str(),
+            from_status: event.from.as_str(),
+            status: event.to.as_str(),
             attempt: event.attempt,
             claimed_at: event.claimed_at,
             token: event.token,
@@ -175,7 +175,7 @@ fn in_words(contract: &Contract) -> String {
 }
 
 /// What a person can do where the relay does nothing more by itself.
-fn next_step(outbox: &Outbox, entry: &Entry, events: &[AuditEvent]) -> Result<Option<String>> {
+fn next_step(outbox: &Outbox, entry: &Entry, events: &[Event]) -> Result<Option<String>> {
     let outbox_db = format!("outbox --db {}", quoted(outbox.path()));
     let id = entry.id;
     if !matches!(entry.status, Status::Dead | Status::Unknown | Status::NeedsReview) {
@@ -248,19 +248,19 @@ fn proof(receipt: &Receipt) -> String {
     text
 }
 
-fn story(entry: &Entry, events: &[AuditEvent]) -> String {
+fn story(entry: &Entry, events: &[Event]) -> String {
     let mut lines = vec!["\nwhat happened".to_owned()];
     lines.push(format!("  {}  enqueued", time(entry.created_at)));
     for event in events {
-        let mut line = format!("  {}  {}", time(event.at), escape(&event.kind));
-        match (event.kind.as_str(), event.attempt) {
-            ("attempt", 0) => line.push_str(" (not counted)"),
-            ("attempt", number) => {
+        let mut line = format!("  {}  {}", time(event.at), event.kind.as_str());
+        match (event.kind, event.attempt) {
+            (EventKind::Attempt, 0) => line.push_str(" (not counted)"),
+            (EventKind::Attempt, number) => {
                 let _ = write!(line, " {number}");
             }
             _ => {}
         }
-        let _ = write!(line, ": {} -> {}", escape(&event.from_status), escape(&event.status));
+        let _ = write!(line, ": {} -> {}", event.from, event.to);
         if let Some(actor) = &event.actor {
             let _ = write!(line, ", by {}", escape(actor));
         }

@@ -31,6 +31,8 @@ fn facts() -> impl Strategy<Value = Facts> {
                     first_sent_at,
                     expires_at,
                     claimed_at,
+                    lookups: 0,
+                    cancel_requested: false,
                 }
             },
         )
@@ -80,6 +82,9 @@ fn policy() -> impl Strategy<Value = Policy> {
             give_up_after: Duration::from_secs(give_up * 3600),
             retry_after_max: Duration::from_secs(retry_after * 3600),
             time_limit: Duration::from_secs(60),
+            reconciles: attempts_max % 2 == 0,
+            settle_delay: Duration::from_secs(120),
+            lookups_max: 8,
         },
     )
 }
@@ -208,6 +213,9 @@ fn the_time_to_give_up_begins_with_the_first_request() {
         give_up_after: Duration::from_secs(60),
         retry_after_max: Duration::from_secs(3600),
         time_limit: Duration::from_secs(5),
+        reconciles: true,
+        settle_delay: Duration::from_secs(10),
+        lookups_max: 8,
     };
     let offline = Outcome::NotSent(Failure::new("connect", "refused"));
     let transient = Outcome::Transient(Failure::new("transient", "answered 408"));

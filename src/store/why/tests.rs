@@ -11,7 +11,7 @@ use crate::core::backoff::{Backoff, Jitter};
 use crate::core::contract::Downstream::{self, Unprotected};
 use crate::core::flow::PauseKind;
 use crate::core::intent::Intent;
-use crate::core::outcome::{Failure, Outcome, Receipt};
+use crate::core::outcome::{Failure, Finding, Outcome, Receipt};
 use crate::core::why::Rule;
 use crate::handler::Delivery;
 use crate::outbox::Outbox;
@@ -170,7 +170,8 @@ fn scene(rule: Rule) -> (Scene, i64) {
         Rule::Settled => (plain().drain(), 1),
         Rule::Dead => (answered(Outcome::Rejected(failure("permanent"))), 1),
         Rule::Unknown => {
-            let scene = Scene::new(Unprotected, |o| o);
+            let unsure = |_: &Delivery| Finding::Inconclusive(failure("lookup"));
+            let scene = Scene::new(Unprotected, |o| o.reconcile(unsure));
             (scene.answer(Outcome::MaybeSent(failure("timeout"))).drain(), 1)
         }
         Rule::NeedsReview => (answered(Outcome::NeedsReview(failure("not_ok"))), 1),
@@ -192,6 +193,12 @@ fn scene(rule: Rule) -> (Scene, i64) {
             // An attempt may take a minute, and would end after the window.
             let scene = answered(Outcome::MaybeSent(failure("timeout")));
             (scene.advance(24 * 3600 - 59), 1)
+        }
+        Rule::CancelRequested => {
+            let scene = answered(Outcome::MaybeSent(failure("timeout"))).advance(3600);
+            let outbox = &scene.outbox;
+            outbox.transact(|tx| outbox.request_cancel(tx, 1, "alice", None)).unwrap();
+            (scene, 1)
         }
         Rule::Attempts => {
             let mut scene = answered(Outcome::Transient(failure("transient"))).advance(3600);
@@ -238,6 +245,7 @@ fn words(rule: Rule) -> &'static [&'static str] {
         Rule::Unreadable => &["outbox.payload", "review"],
         Rule::Expired => &["expired", "since 2027-01-15T08:01:00Z"],
         Rule::InDoubt => &["attempt of 2027-01-15T08:00:00Z", "forgotten the key"],
+        Rule::CancelRequested => &["wanted to cancel"],
         Rule::Attempts => &["used up: 1 of 1"],
         Rule::Paused => &["alice", "until it is resumed", "their maintenance"],
         Rule::Probing => &["another intent tries"],

@@ -1,0 +1,121 @@
+//! What holds for every finding.
+
+use super::*;
+use crate::core::contract::Downstream;
+use crate::core::outcome::Receipt;
+
+const NOW: i64 = 1_800_000_000_000;
+const SETTLE: Duration = Duration::from_secs(120);
+
+fn policy() -> Policy {
+    Policy {
+        downstream: Downstream::Unprotected,
+        backoff: Backoff::default(),
+        attempts_max: 10,
+        give_up_after: Duration::from_secs(72 * 3600),
+        retry_after_max: Duration::from_secs(24 * 3600),
+        time_limit: Duration::from_secs(60),
+        reconciles: true,
+        settle_delay: SETTLE,
+        lookups_max: 3,
+    }
+}
+
+fn doubtful(lookups: u32) -> Facts {
+    let began = NOW - 200_000;
+    Facts {
+        attempts: 1,
+        tries: 1,
+        in_doubt_since: Some(began),
+        first_sent_at: Some(began),
+        claimed_at: NOW,
+        lookups,
+        ..Facts::default()
+    }
+}
+
+const LONG_AGO: Observed = Observed { in_doubt_for: SETTLE, may_be_on_its_way: false };
+
+fn found(facts: &Facts, finding: &Finding, observed: Observed) -> Decision {
+    decide_finding(facts, finding, observed, &policy(), NOW, 1.0)
+}
+
+fn unsure() -> Finding {
+    Finding::Inconclusive(Failure::new("lookup", "answered 500"))
+}
+
+#[test]
+fn what_was_applied_is_settled_whatever_else_is_known() {
+    let finding = Finding::Applied(Receipt::new());
+    let doubtful_still = Observed { in_doubt_for: Duration::ZERO, may_be_on_its_way: true };
+    assert_eq!(found(&doubtful(3), &finding, doubtful_still).status, Status::Succeeded);
+}
+
+#[test]
+fn what_was_not_applied_is_sent_again_with_what_it_has_used() {
+    let decision = found(&doubtful(1), &Finding::NotApplied, LONG_AGO);
+    assert_eq!((decision.status, decision.due_at), (Status::Pending, Some(NOW)));
+    assert_eq!(decision.facts.in_doubt_since, None, "it is not in doubt any more");
+    assert_eq!((decision.facts.attempts, decision.facts.lookups), (1, 0));
+}
+
+#[test]
+fn not_applied_is_not_believed_too_early() {
+    let just_before = Observed { in_doubt_for: SETTLE - Duration::from_millis(1), ..LONG_AGO };
+    let on_its_way = Observed { may_be_on_its_way: true, ..LONG_AGO };
+    for observed in [just_before, on_its_way] {
+        let decision = found(&doubtful(1), &Finding::NotApplied, observed);
+        assert_eq!(decision.status, Status::Unknown);
+        assert_eq!(decision.due_at, Some(NOW + 120_000));
+        assert!(decision.facts.in_doubt_since.is_some());
+        // Such look-ups are counted too, or it would never end.
+        let last = found(&doubtful(3), &Finding::NotApplied, observed);
+        assert_eq!((last.status, last.due_at), (Status::NeedsReview, None));
+    }
+}
+
+#[test]
+fn what_has_used_up_its_budget_is_dead_once_it_was_not_applied() {
+    for facts in [
+        Facts { attempts: 10, ..doubtful(1) },
+        Facts { first_sent_at: Some(NOW - 73 * 3_600_000), ..doubtful(1) },
+    ] {
+        let decision = found(&facts, &Finding::NotApplied, LONG_AGO);
+        assert_eq!(decision.status, Status::Dead, "{facts:?}");
+    }
+    let cancelled = Facts { cancel_requested: true, ..doubtful(1) };
+    let decision = found(&cancelled, &Finding::NotApplied, LONG_AGO);
+    assert_eq!(decision.status, Status::Cancelled);
+}
+
+#[test]
+fn what_does_not_tell_is_asked_again_until_the_look_ups_are_used_up() {
+    let waits = [1, 2].map(|lookups| found(&doubtful(lookups), &unsure(), LONG_AGO).due_at);
+    assert_eq!(waits, [Some(NOW + 120_000), Some(NOW + 240_000)]);
+    let last = found(&doubtful(3), &unsure(), LONG_AGO);
+    assert_eq!(last.status, Status::NeedsReview);
+    assert!(last.message.unwrap().contains("used up"));
+    assert!(decide_lookups_used_up(&doubtful(3), &policy()).is_some());
+    assert!(decide_lookups_used_up(&doubtful(2), &policy()).is_none());
+}
+
+#[test]
+fn a_question_that_never_left_uses_up_nothing_and_waits_longer_each_time() {
+    let offline = Finding::NotAsked(Failure::new("connect", "refused"));
+    let (mut facts, mut waits) = (doubtful(0), Vec::new());
+    for _ in 0..8 {
+        facts.lookups += 1;
+        let decision = found(&facts, &offline, LONG_AGO);
+        assert_eq!((decision.status, decision.facts.lookups), (Status::Unknown, 0));
+        waits.push((decision.due_at.unwrap() - NOW) / 60_000);
+        facts = decision.facts;
+    }
+    assert_eq!(waits, [4, 8, 16, 32, 60, 60, 60, 60], "in minutes, up to an hour");
+}
+
+#[test]
+fn the_downstream_says_when_to_ask_again() {
+    let failure = Failure::new("limited", "answered 429").retry_after(Duration::from_secs(600));
+    let decision = found(&doubtful(1), &Finding::Inconclusive(failure), LONG_AGO);
+    assert_eq!(decision.due_at, Some(NOW + 600_000));
+}
