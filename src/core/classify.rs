@@ -88,11 +88,11 @@ pub(crate) fn classify(
 
 fn success(answer: &Answer, rules: &Rules) -> Outcome {
     let Some((pointer, equals)) = &rules.success_when else {
-        return Outcome::Succeeded(receipt(answer, rules));
+        return Outcome::Succeeded(receipt(answer, &rules.downstream_id));
     };
     let meaning = match body_json(answer) {
         Some(body) if body.pointer(pointer) == Some(equals) => {
-            return Outcome::Succeeded(receipt(answer, rules));
+            return Outcome::Succeeded(receipt(answer, &rules.downstream_id));
         }
         Some(_) => "the body does not say success",
         None if answer.body_end == BodyEnd::Complete => "the body is not JSON",
@@ -112,7 +112,7 @@ fn conflict(answer: &Answer, rules: &Rules, downstream: Downstream, now: i64) ->
         (Some(OnConflict::InProgress), _) | (None, Downstream::DeduplicatesByKey { .. }) => {
             Outcome::MaybeSent(fail("a request with this key is in progress"))
         }
-        (Some(OnConflict::Applied), _) => Outcome::Succeeded(receipt(answer, rules)),
+        (Some(OnConflict::Applied), _) => Outcome::Succeeded(receipt(answer, &rules.downstream_id)),
         (Some(OnConflict::Permanent), _) => Outcome::Rejected(fail("refused for good")),
         (None, Downstream::Unprotected) => {
             Outcome::NeedsReview(fail("it may exist already; on_conflict is not set"))
@@ -139,7 +139,7 @@ fn is_replayed(answer: &Answer) -> bool {
 }
 
 /// A failure in words that hold nothing the downstream chose: they are stored, logged and listed.
-fn failure(answer: &Answer, class: &'static str, meaning: &str, now: i64) -> Failure {
+pub(super) fn failure(answer: &Answer, class: &'static str, meaning: &str, now: i64) -> Failure {
     let retry_after = header(answer, "retry-after").map(|text| RetryAfter::parse(text, now));
     let mut text = message(answer.status, meaning);
     if retry_after == Some(RetryAfter::Malformed) {
@@ -156,7 +156,8 @@ fn message(status: u16, meaning: &str) -> String {
     format!("HTTP {status}: {meaning}")
 }
 
-fn receipt(answer: &Answer, rules: &Rules) -> Receipt {
+/// What an answer proves, with the provider's id at this pointer.
+pub(super) fn receipt(answer: &Answer, id_pointer: &str) -> Receipt {
     let mut receipt = Receipt::new();
     if !answer.body.is_empty() {
         receipt = receipt.body(String::from_utf8_lossy(&answer.body));
@@ -165,7 +166,7 @@ fn receipt(answer: &Answer, rules: &Rules) -> Receipt {
     receipt.status = Some(answer.status);
     receipt.headers = answer.headers.iter().filter_map(kept).collect();
     receipt.downstream_id =
-        body_json(answer).and_then(|body| id_text(body.pointer(&rules.downstream_id)?));
+        body_json(answer).and_then(|body| id_text(body.pointer(id_pointer)?));
     receipt
 }
 
@@ -196,7 +197,7 @@ fn origin(url: &str) -> Option<String> {
 }
 
 /// The body as JSON, also of an answer whose end is in doubt, if what came is whole.
-fn body_json(answer: &Answer) -> Option<Value> {
+pub(super) fn body_json(answer: &Answer) -> Option<Value> {
     let body: Value = serde_json::from_slice(&answer.body).ok()?;
     // A cut number reads as another number; every other value marks its own end.
     (answer.body_end == BodyEnd::Complete || !body.is_number()).then_some(body)

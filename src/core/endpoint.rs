@@ -12,15 +12,24 @@ use crate::error::{Error, Result};
 pub(crate) const ENDPOINT_MAX: usize = 2048;
 
 /// What may stand in an endpoint's path or query; each is replaced percent-encoded.
-const PLACEHOLDERS: [&str; 2] = ["{idempotency_key}", "{entity_id}"];
+pub(crate) const PLACEHOLDERS: &[&str] = &["{idempotency_key}", "{entity_id}"];
+
+/// The same for the URL of a look-up.
+pub(crate) const LOOKUP_PLACEHOLDERS: &[&str] =
+    &["{idempotency_key}", "{entity_id}", "{downstream_id}", "{tenant_id}"];
 
 /// Reads an endpoint, with or without placeholders: an absolute `http` or `https` URL with a
 /// host, without user name and fragment.
 pub(crate) fn check_endpoint(text: &str) -> Result<Uri> {
+    check_template(text, PLACEHOLDERS)
+}
+
+/// The same with other placeholders.
+pub(crate) fn check_template(text: &str, placeholders: &[&str]) -> Result<Uri> {
     if text.is_empty() || text.len() > ENDPOINT_MAX {
         return Err(invalid("must be a URL of 1 to 2048 bytes"));
     }
-    check_placeholders(text)?;
+    check_placeholders(text, placeholders)?;
     parse(text)
 }
 
@@ -36,11 +45,11 @@ pub(crate) fn origin(uri: &Uri) -> String {
     }
 }
 
-/// Fills in the placeholders of a checked endpoint.
-pub(crate) fn expand(endpoint: &str, idempotency_key: &str, entity_id: &str) -> Result<Uri> {
+/// Fills in the placeholders of a checked endpoint, with a value for each.
+pub(crate) fn expand(endpoint: &str, placeholders: &[&str], values: &[&str]) -> Result<Uri> {
     let mut text = endpoint.to_owned();
-    for (placeholder, value) in PLACEHOLDERS.into_iter().zip([idempotency_key, entity_id]) {
-        if text.contains(placeholder) {
+    for (&placeholder, &value) in placeholders.iter().zip(values) {
+        if endpoint.contains(placeholder) {
             // An empty or dotted segment would name another resource than the one meant.
             if matches!(value, "" | "." | "..") {
                 return Err(invalid(format!(
@@ -53,15 +62,16 @@ pub(crate) fn expand(endpoint: &str, idempotency_key: &str, entity_id: &str) -> 
     parse(&text)
 }
 
-fn check_placeholders(text: &str) -> Result<()> {
+fn check_placeholders(text: &str, placeholders: &[&str]) -> Result<()> {
     let mut rest = text.to_owned();
-    for placeholder in PLACEHOLDERS {
+    for placeholder in placeholders {
         rest = rest.replace(placeholder, "x");
     }
     if rest.contains(['{', '}']) {
-        return Err(invalid(
-            "only {idempotency_key} and {entity_id} may stand in braces; write others as %7B, %7D",
-        ));
+        return Err(invalid(format!(
+            "only {} may stand in braces; write others as %7B, %7D",
+            placeholders.join(" and ")
+        )));
     }
     let after_scheme = text.split_once("://").map_or(text, |(_, rest)| rest);
     let authority = after_scheme.split(['/', '?']).next().unwrap_or_default();
@@ -183,23 +193,25 @@ mod tests {
     #[test]
     fn placeholders_are_percent_encoded() {
         let endpoint = "https://example.com/{entity_id}/x?k={idempotency_key}";
-        let uri = expand(endpoint, "a:b/c", "ord\u{e9}r ?#&1").unwrap();
+        let uri = expand(endpoint, PLACEHOLDERS, &["a:b/c", "ord\u{e9}r ?#&1"]).unwrap();
         assert_eq!(uri.to_string(), "https://example.com/ord%C3%A9r%20%3F%23%261/x?k=a%3Ab%2Fc");
     }
 
     #[test]
     fn a_value_is_not_expanded_again() {
         let endpoint = "https://example.com/{idempotency_key}";
-        let uri = expand(endpoint, "{entity_id}", "other").unwrap();
+        let uri = expand(endpoint, PLACEHOLDERS, &["{entity_id}", "other"]).unwrap();
         assert_eq!(uri.path(), "/%7Bentity_id%7D");
     }
 
     #[test]
     fn a_value_cannot_leave_its_segment() {
         for value in ["", ".", ".."] {
-            assert!(expand("https://example.com/a/{entity_id}", "k", value).is_err());
+            let endpoint = "https://example.com/a/{entity_id}";
+            assert!(expand(endpoint, PLACEHOLDERS, &["k", value]).is_err());
         }
-        let uri = expand("https://example.com/a/{entity_id}", "k", "../b").unwrap();
+        let endpoint = "https://example.com/a/{entity_id}";
+        let uri = expand(endpoint, PLACEHOLDERS, &["k", "../b"]).unwrap();
         assert_eq!(uri.path(), "/a/..%2Fb");
     }
 }

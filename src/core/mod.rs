@@ -19,6 +19,8 @@ pub(crate) mod flow;
 pub(crate) mod header;
 pub(crate) mod intent;
 pub(crate) mod key;
+#[cfg_attr(not(feature = "http"), allow(dead_code))]
+pub(crate) mod lookup;
 pub(crate) mod outcome;
 pub(crate) mod reconcile;
 #[cfg_attr(not(feature = "http"), allow(dead_code))]

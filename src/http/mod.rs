@@ -2,6 +2,7 @@
 
 mod address;
 mod exchange;
+mod lookup;
 mod request;
 mod resolve;
 #[cfg(test)]
@@ -16,12 +17,13 @@ use http::header::{HeaderName, HeaderValue};
 use serde_json::Value;
 use ureq::tls::TlsConfig;
 
+use self::lookup::Lookup;
 use self::resolve::Trust;
 use crate::clock::{Clock, SystemClock};
 use crate::core::classify::{Answer, OnConflict, Rules, classify};
 use crate::core::endpoint::{check_endpoint, origin};
 use crate::core::header::{check_headers_beside, check_name};
-use crate::core::outcome::Outcome;
+use crate::core::outcome::{Finding, Outcome};
 use crate::error::{Error, Result};
 use crate::handler::{Delivery, Handler};
 
@@ -61,6 +63,7 @@ pub struct Http {
     quoted_key: bool,
     rules: Rules,
     trust: Trust,
+    lookup: Lookup,
     /// Made from all of the above when the first intent is sent.
     agent: OnceLock<ureq::Agent>,
 }
@@ -135,6 +138,7 @@ impl Http {
             quoted_key: false,
             rules: Rules { success_when: None, on_conflict: None, downstream_id: "/id".into() },
             trust: Trust::default(),
+            lookup: Lookup::default(),
             agent: OnceLock::new(),
         }
     }
@@ -296,6 +300,7 @@ impl Http {
     /// An agent made before a change does not know of it.
     fn changed(mut self) -> Self {
         self.agent = OnceLock::new();
+        self.lookup.changed();
         self
     }
 
@@ -352,6 +357,14 @@ impl Handler for Http {
     /// The sum of the time-outs.
     fn time_limit(&self) -> Duration {
         self.timeouts.total()
+    }
+
+    fn reconciles(&self) -> bool {
+        self.lookup.is_configured()
+    }
+
+    fn reconcile(&self, delivery: &Delivery) -> Finding {
+        self.look_up(delivery)
     }
 }
 

@@ -7,7 +7,7 @@ use http::{Method, Request, Uri};
 use super::Http;
 use super::exchange::{Prepared, refused};
 use crate::core::contract::Downstream;
-use crate::core::endpoint::{check_endpoint, expand, origin};
+use crate::core::endpoint::{PLACEHOLDERS, check_endpoint, expand, origin};
 use crate::core::header::{check_headers_beside, is_value};
 use crate::core::outcome::{Failure, Outcome};
 use crate::handler::Delivery;
@@ -55,7 +55,7 @@ impl Http {
 
     fn target(&self, delivery: &Delivery, endpoint: &str) -> Result<Target, Failure> {
         let uri = check_endpoint(endpoint)
-            .and_then(|_| expand(endpoint, &delivery.wire_key(), delivery.entity()))
+            .and_then(|_| expand(endpoint, PLACEHOLDERS, &[&delivery.wire_key(), delivery.entity()]))
             .map_err(|error| Failure::new("endpoint", error.to_string()))?;
         let origin = origin(&uri);
         let trusted = delivery.endpoint().is_none() || self.trust.trusts(&origin);

@@ -51,17 +51,17 @@ pub(super) fn work(deliveries: &Queue, reports: &Sender<Report>, clock: &dyn Clo
 /// it came.
 pub(super) fn attempt(work: Work, clock: &dyn Clock) -> Report {
     let Work { lane, delivery, handler, policy, .. } = work;
-    let (began, begun) = (clock.monotonic(), Instant::now());
-    delivery.lease.begin(begun);
-    let told = may_begin(&delivery, &policy, clock).then(|| match delivery.lookup {
-        None => Told::Outcome(contained(|| handler.deliver(&delivery), Outcome::MaybeSent)),
-        Some(_) => {
-            let finding = contained(|| handler.reconcile(&delivery), Finding::Inconclusive);
-            // The engine knows since when the row is in doubt.
-            Told::Finding(finding, Duration::ZERO)
+    let (began, started) = (clock.monotonic(), Instant::now());
+    delivery.lease.begin(started);
+    let told = may_begin(&delivery, &policy, clock).then(|| {
+        if delivery.lookup.is_none() {
+            return Told::Outcome(contained(|| handler.deliver(&delivery), Outcome::MaybeSent));
         }
+        let finding = contained(|| handler.reconcile(&delivery), Finding::Inconclusive);
+        // The engine knows since when the row is in doubt.
+        Told::Finding(finding, Duration::ZERO)
     });
-    Report { lane, delivery, told, began, took: begun.elapsed() }
+    Report { lane, delivery, told, began, took: started.elapsed() }
 }
 
 /// A panic becomes the answer of somebody who does not know.

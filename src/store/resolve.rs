@@ -35,7 +35,7 @@ pub(crate) fn resolve(
     }
     match resolution {
         Resolution::Applied { downstream_id } => {
-            applied(&tx, &row, downstream_id.as_deref(), by, now)?
+            applied(&tx, &row, downstream_id.as_deref(), by, now)?;
         }
         Resolution::NotApplied => {
             if let Some(owner) = lost::sender(&tx, id, is_alive)? {
@@ -161,9 +161,8 @@ fn confirm_settled(
         Some((known, id)) if known != id => {
             settle::duplicate_effect(conn, &row.operation, line, (&known, id)).map(Some)
         }
-        Some(_) => Ok(None),
         None if downstream_id.is_some() => insert_event(conn, line).map(Some),
-        None => Ok(None),
+        _ => Ok(None),
     }
 }
 

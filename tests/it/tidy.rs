@@ -73,7 +73,7 @@ fn level(module: &str) -> Option<usize> {
     Some(match module {
         "core" | "error" => 0,
         "clock" | "handler" | "event" => 1,
-        "store" | "http" | "metrics" | "testing" => 2,
+        "store" | "http" | "liveness" | "metrics" | "testing" => 2,
         "outbox" | "relay" | "inbox" => 3,
         "lib" => 4,
         _ => return None,

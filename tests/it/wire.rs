@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use sqlite_outbox::{Downstream, Filter, Http, Operation, Outbox, Relay, Status, Timeouts};
+use sqlite_outbox::{Delivery, Downstream, Filter, Http, Operation, Outbox, Relay, Status, Timeouts};
 
 use crate::downstream::Downstream as Server;
-use crate::world::{DEDUPLICATES, World, exact_backoff};
+use crate::world::{DEDUPLICATES, World, exact_backoff, unsure};
 
 /// What the downstream promises, and whether it still remembers the key when the relay looks at
 /// the intent for the second time.
@@ -107,10 +107,12 @@ pub fn short() -> Timeouts {
     Timeouts { response: short, body: short, ..Timeouts::default() }
 }
 
-/// A relay with one worker and delays of 1 s, 2 s, 4 s for the operation `pay`.
+/// A relay with one worker and delays of 1 s, 2 s, 4 s for the operation `pay`. What is in doubt
+/// can be looked up, but the look-up does not tell.
 pub fn relay(outbox: &Outbox, operation: Operation) -> Relay {
+    let operation = operation.backoff(exact_backoff()).reconcile(|_: &Delivery| unsure());
     Relay::builder(outbox)
-        .operation("pay", operation.backoff(exact_backoff()))
+        .operation("pay", operation)
         .workers(1)
         .seed(7)
         .build()

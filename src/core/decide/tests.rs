@@ -100,7 +100,9 @@ proptest! {
         if matches!(outcome, Outcome::MaybeSent(_)) {
             prop_assert!(decision.facts.in_doubt_since.is_some());
             if policy.downstream == Downstream::Unprotected {
-                prop_assert_eq!(decision.status, Status::Unknown);
+                // Without a look-up only a person can find out.
+                let status = if policy.reconciles { Status::Unknown } else { Status::NeedsReview };
+                prop_assert_eq!(decision.status, status);
             }
         }
         let lost = decide_lost(&facts, &policy, NOW);
@@ -135,7 +137,34 @@ proptest! {
             if decision.facts.in_doubt_since.is_some() {
                 prop_assert_ne!(decision.status, Status::Dead);
             }
-            prop_assert!(!matches!(decision.status, Status::InFlight | Status::Cancelled));
+            prop_assert_ne!(decision.status, Status::InFlight);
+            // Withdrawn is only what was surely not applied, and only where somebody wanted that.
+            let may_be_cancelled = facts.cancel_requested && decision.facts.in_doubt_since.is_none();
+            prop_assert!(decision.status != Status::Cancelled || may_be_cancelled);
+        }
+    }
+
+    #[test]
+    fn what_somebody_wanted_to_cancel_is_not_tried_again(
+        facts in facts(), outcome in outcome(), policy in policy(), roll in 0.0..1.0,
+    ) {
+        let facts = Facts { cancel_requested: true, ..facts };
+        let before_send = decide_before_send(&facts, &policy, NOW).expect("it is withheld");
+        let lost = decide_lost(&facts, &policy, NOW);
+        for decision in [before_send, lost, decide(&facts, &outcome, &policy, NOW, roll)] {
+            prop_assert_ne!(decision.status, Status::Pending);
+        }
+    }
+
+    #[test]
+    fn only_where_something_can_look_it_up_is_it_unknown(
+        facts in facts(), outcome in outcome(), policy in policy(), roll in 0.0..1.0,
+    ) {
+        let decision = decide(&facts, &outcome, &policy, NOW, roll);
+        if decision.status == Status::Unknown {
+            prop_assert!(policy.reconciles);
+            prop_assert_eq!(decision.due_at, Some(NOW + millis(policy.settle_delay)));
+            prop_assert_eq!(decision.facts.lookups, 0, "its look-ups begin anew");
         }
     }
 
@@ -144,10 +173,11 @@ proptest! {
         facts in facts(), outcome in outcome(), policy in policy(), roll in 0.0..1.0,
     ) {
         let decision = decide(&facts, &outcome, &policy, NOW, roll);
-        prop_assert_eq!(decision.due_at.is_some(), decision.status == Status::Pending);
+        let comes_due = matches!(decision.status, Status::Pending | Status::Unknown);
+        prop_assert_eq!(decision.due_at.is_some(), comes_due);
         prop_assert_eq!(decision.facts.lost, 0);
         prop_assert!(decision.facts.attempts <= facts.attempts);
-        let Some(due_at) = decision.due_at else { return Ok(()) };
+        let (Status::Pending, Some(due_at)) = (decision.status, decision.due_at) else { return Ok(()) };
         prop_assert!(due_at >= NOW);
         if !matches!(outcome, Outcome::NotSent(_)) {
             prop_assert!(decision.facts.attempts < policy.attempts_max);

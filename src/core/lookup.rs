@@ -1,0 +1,98 @@
+//! What an HTTP answer to a look-up means.
+
+use serde_json::Value;
+
+use super::classify::{Answer, body_json, failure, receipt};
+use super::outcome::Finding;
+
+/// How the answer to a look-up is read.
+#[derive(Debug, Clone)]
+pub(crate) struct LookupRules {
+    /// JSON pointer to the provider's id; default `/id`.
+    pub downstream_id: String,
+    /// JSON pointer into the body and the value there that means it was applied.
+    pub when: Option<(String, Value)>,
+}
+
+/// Reads an answer. `now` is needed for dates in `Retry-After`.
+pub(crate) fn classify_lookup(answer: &Answer, rules: &LookupRules, now: i64) -> Finding {
+    let unsure = |meaning| Finding::Inconclusive(failure(answer, "lookup", meaning, now));
+    match answer.status {
+        200..=299 => {}
+        404 => return Finding::NotApplied,
+        _ => return unsure("the look-up was not answered"),
+    }
+    let receipt = receipt(answer, &rules.downstream_id);
+    match (&rules.when, body_json(answer)) {
+        (_, None) => unsure("the look-up was not answered with JSON"),
+        (Some((pointer, equals)), Some(body)) if body.pointer(pointer) != Some(equals) => {
+            unsure("the look-up found it, but not as it is when applied")
+        }
+        // An empty list of matches is answered with 200 as well.
+        (None, Some(_)) if receipt.downstream_id.is_none() => {
+            unsure("the look-up was answered without an id")
+        }
+        _ => Finding::Applied(receipt),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::classify::BodyEnd;
+
+    fn found(status: u16, body: &str, when: Option<(&str, Value)>) -> Finding {
+        let answer = Answer {
+            status,
+            headers: vec![("retry-after".into(), "7".into())],
+            body: body.into(),
+            body_end: BodyEnd::Complete,
+        };
+        let when = when.map(|(pointer, equals)| (pointer.to_owned(), equals));
+        let rules = LookupRules { downstream_id: "/data/0/id".into(), when };
+        classify_lookup(&answer, &rules, 1_800_000_000_000)
+    }
+
+    #[test]
+    fn what_is_there_is_applied_with_its_id() {
+        let Finding::Applied(receipt) = found(200, r#"{"data":[{"id":"ch_1"}]}"#, None) else {
+            panic!("it is there")
+        };
+        assert_eq!(receipt.downstream_id.as_deref(), Some("ch_1"));
+        assert_eq!(receipt.status, Some(200));
+    }
+
+    #[test]
+    fn only_404_says_that_it_was_not_applied() {
+        assert_eq!(found(404, "", None), Finding::NotApplied);
+        for status in [100, 204, 301, 302, 400, 401, 403, 405, 410, 429, 500, 503, 999] {
+            let finding = found(status, "", None);
+            assert!(matches!(finding, Finding::Inconclusive(_)), "{status}: {finding:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_does_not_name_it_does_not_tell() {
+        let done = || Some(("/data/0/state", Value::from("done")));
+        for (body, when) in [
+            (r#"{"data":[]}"#, None),
+            (r#"{"data":[{"id":null}]}"#, None),
+            ("<html>", None),
+            ("", done()),
+            (r#"{"data":[{"id":"ch_1"}]}"#, done()),
+            (r#"{"data":[{"id":"ch_1","state":"failed"}]}"#, done()),
+        ] {
+            let finding = found(200, body, when);
+            assert!(matches!(finding, Finding::Inconclusive(_)), "{body}: {finding:?}");
+        }
+        let body = r#"{"data":[{"state":"done"}]}"#;
+        assert!(matches!(found(200, body, done()), Finding::Applied(_)), "the state is enough");
+    }
+
+    #[test]
+    fn it_says_when_to_ask_again() {
+        let Finding::Inconclusive(failure) = found(429, "", None) else { panic!("not told") };
+        assert_eq!(failure.retry_after, Some(std::time::Duration::from_secs(7)));
+        assert_eq!(failure.class, "lookup");
+    }
+}

@@ -1,0 +1,140 @@
+//! Asking a provider what became of a request.
+
+use std::sync::OnceLock;
+
+use http::header::{self, HeaderValue};
+use http::{Method, Request};
+use ureq::tls::TlsConfig;
+
+use super::exchange::{self, Prepared};
+use super::resolve::Trust;
+use super::{Http, check_pointer, renamed};
+use crate::clock::{Clock, SystemClock};
+use crate::core::endpoint::{LOOKUP_PLACEHOLDERS, check_template, expand, origin};
+use crate::core::lookup::{LookupRules, classify_lookup};
+use crate::core::outcome::{Failure, Finding, Outcome};
+use crate::error::Result;
+use crate::handler::Delivery;
+
+/// Where and how to look up.
+#[derive(Debug)]
+pub(super) struct Lookup {
+    /// With placeholders; `None` where nothing can be asked.
+    url: Option<String>,
+    rules: LookupRules,
+    agent: OnceLock<ureq::Agent>,
+}
+
+impl Default for Lookup {
+    fn default() -> Self {
+        let rules = LookupRules { downstream_id: "/id".into(), when: None };
+        Self { url: None, rules, agent: OnceLock::new() }
+    }
+}
+
+impl Lookup {
+    pub fn is_configured(&self) -> bool {
+        self.url.is_some()
+    }
+
+    /// An agent made before a change does not know of it.
+    pub fn changed(&mut self) {
+        self.agent = OnceLock::new();
+    }
+}
+
+impl Http {
+    /// Sets where to ask, with GET, what became of an intent that may have been applied:
+    /// `{idempotency_key}`, `{entity_id}`, `{tenant_id}` and `{downstream_id}`, which is known where
+    /// it was [bound up front](crate::Outbox::bind), are replaced in its path or query,
+    /// percent-encoded. The configured headers are sent along, because this URL is configuration too.
+    ///
+    /// A 2xx answer that names the provider's id means that it was applied, and **404 that it was
+    /// not**, so that it is sent again: a URL that answers 404 for another reason, or a record that
+    /// lags behind by more than the [settle delay](crate::Operation::settle_delay), would double the
+    /// effect. Every other answer does not tell.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid) unless it is an `https` or `http` URL of at most
+    /// 2048 bytes, without user name and fragment.
+    pub fn reconcile_by_get(mut self, url: &str) -> Result<Self> {
+        check_template(url, LOOKUP_PLACEHOLDERS).map_err(|e| renamed(&e, "reconcile.get"))?;
+        self.lookup.url = Some(url.to_owned());
+        Ok(self.changed())
+    }
+
+    /// Sets where the provider's id stands in the answer to a look-up, as a JSON pointer. Defaults to
+    /// `/id`.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid) if it is not a JSON pointer.
+    pub fn reconcile_id(mut self, pointer: &str) -> Result<Self> {
+        self.lookup.rules.downstream_id = check_pointer("reconcile.downstream_id", pointer)?;
+        Ok(self)
+    }
+
+    /// Takes what a look-up finds for applied only if the value at this JSON pointer equals `value`;
+    /// its id may be missing then. Otherwise the look-up does not tell.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid) if it is not a JSON pointer.
+    pub fn reconcile_when(
+        mut self,
+        pointer: &str,
+        value: impl Into<serde_json::Value>,
+    ) -> Result<Self> {
+        let pointer = check_pointer("reconcile.when", pointer)?;
+        self.lookup.rules.when = Some((pointer, value.into()));
+        Ok(self)
+    }
+
+    /// Asks once.
+    pub(super) fn look_up(&self, delivery: &Delivery) -> Finding {
+        let prepared = match self.prepare_lookup(delivery) {
+            Ok(prepared) => prepared,
+            Err(failure) => return Finding::Inconclusive(failure),
+        };
+        let agent = self.lookup.agent.get_or_init(|| {
+            let trust = Trust { endpoint: Some(prepared.origin.clone()), ..Trust::default() };
+            exchange::agent(&self.timeouts, trust, TlsConfig::default())
+        });
+        match exchange::exchange(agent, prepared, &self.timeouts) {
+            Ok(answer) => classify_lookup(&answer, &self.lookup.rules, SystemClock.now()),
+            Err(Outcome::NotSent(failure)) => Finding::NotAsked(failure),
+            Err(outcome) => {
+                let unknown = || Failure::new("lookup", "the look-up failed");
+                Finding::Inconclusive(outcome.failure().cloned().unwrap_or_else(unknown))
+            }
+        }
+    }
+
+    fn prepare_lookup(&self, delivery: &Delivery) -> Result<Prepared<'static>, Failure> {
+        let failed = |reason: String| Failure::new("lookup", reason);
+        let Some(url) = &self.lookup.url else {
+            return Err(failed("nothing is configured to look it up".into()));
+        };
+        let values = [
+            &delivery.wire_key(),
+            delivery.entity(),
+            delivery.downstream_id().unwrap_or_default(),
+            delivery.tenant(),
+        ];
+        let uri = expand(url, LOOKUP_PLACEHOLDERS, &values)
+            .map_err(|error| failed(renamed(&error, "reconcile.get").to_string()))?;
+        let mut request = Request::new(());
+        let headers = request.headers_mut();
+        for (name, value) in &self.headers {
+            headers.insert(name.clone(), value.clone());
+        }
+        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        // A kept connection may be closed just as the question goes out, and look-ups are few.
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        let origin = origin(&uri);
+        *request.method_mut() = Method::GET;
+        *request.uri_mut() = uri;
+        Ok(Prepared { request, body: None, origin })
+    }
+}
