@@ -165,8 +165,7 @@ pub(super) fn receipt(answer: &Answer, id_pointer: &str) -> Receipt {
     receipt.truncated |= answer.body_end != BodyEnd::Complete;
     receipt.status = Some(answer.status);
     receipt.headers = answer.headers.iter().filter_map(kept).collect();
-    receipt.downstream_id =
-        body_json(answer).and_then(|body| id_text(body.pointer(id_pointer)?));
+    receipt.downstream_id = body_json(answer).and_then(|body| id_text(body.pointer(id_pointer)?));
     receipt
 }
 

@@ -55,7 +55,9 @@ impl Http {
 
     fn target(&self, delivery: &Delivery, endpoint: &str) -> Result<Target, Failure> {
         let uri = check_endpoint(endpoint)
-            .and_then(|_| expand(endpoint, PLACEHOLDERS, &[&delivery.wire_key(), delivery.entity()]))
+            .and_then(|_| {
+                expand(endpoint, PLACEHOLDERS, &[&delivery.wire_key(), delivery.entity()])
+            })
             .map_err(|error| Failure::new("endpoint", error.to_string()))?;
         let origin = origin(&uri);
         let trusted = delivery.endpoint().is_none() || self.trust.trusts(&origin);

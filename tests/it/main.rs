@@ -39,6 +39,7 @@ mod overload;
 mod poison;
 #[cfg(feature = "http")]
 mod process;
+mod reconcile;
 mod record;
 mod regressions;
 mod relay;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use sqlite_outbox::{Delivery, Downstream, Filter, Http, Operation, Outbox, Relay, Status, Timeouts};
+use sqlite_outbox::{
+    Delivery, Downstream, Filter, Http, Operation, Outbox, Relay, Status, Timeouts,
+};
 
 use crate::downstream::Downstream as Server;
 use crate::world::{DEDUPLICATES, World, exact_backoff, unsure};
@@ -111,10 +113,5 @@ pub fn short() -> Timeouts {
 /// can be looked up, but the look-up does not tell.
 pub fn relay(outbox: &Outbox, operation: Operation) -> Relay {
     let operation = operation.backoff(exact_backoff()).reconcile(|_: &Delivery| unsure());
-    Relay::builder(outbox)
-        .operation("pay", operation)
-        .workers(1)
-        .seed(7)
-        .build()
-        .unwrap()
+    Relay::builder(outbox).operation("pay", operation).workers(1).seed(7).build().unwrap()
 }

@@ -1,0 +1,61 @@
+//! Waiting for an intent to come to rest.
+
+use std::time::{Duration, Instant};
+
+use super::Outbox;
+use crate::core::entry::Entry;
+use crate::error::{Error, ErrorKind, Result};
+
+/// How often a waiting caller looks, as a relay does.
+const POLL_MIN: Duration = Duration::from_millis(1);
+const POLL_MAX: Duration = Duration::from_millis(20);
+const SAFETY_POLL: Duration = Duration::from_millis(250);
+
+impl Outbox {
+    /// Waits until an intent has come to rest: settled, dead, or a person's matter. Returns it as it
+    /// stands then, or when the time is over. A relay may be in another process: the file is looked
+    /// at no more often than a relay does, once in 1 to 20 ms.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound); the calling thread is inside
+    /// [`transact`](Self::transact), so that what it waits for could not happen; or the file cannot
+    /// be read.
+    pub fn wait(&self, id: i64, timeout: Duration) -> Result<Entry> {
+        if Self::is_in_transact() {
+            let text = "wait was called inside Outbox::transact: this thread holds the write lock that \
+                        the relay needs; wait after the transaction";
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
+        let deadline = Instant::now().checked_add(timeout);
+        let mut watch = self.inner.store.watch()?;
+        let (mut pause, mut look_again_at) = (POLL_MIN, Instant::now());
+        loop {
+            let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if watch.has_changed()? || is_late || Instant::now() >= look_again_at {
+                let entry = watch.entry(id)?.ok_or_else(|| no_intent(id))?;
+                if is_late || entry.status.is_settled() || entry.status.waits_for_a_person() {
+                    return Ok(entry);
+                }
+                look_again_at = Instant::now() + SAFETY_POLL;
+            }
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            std::thread::sleep(left.map_or(pause, |left| left.min(pause)));
+            pause = (pause * 2).min(POLL_MAX);
+        }
+    }
+
+    /// The same for the intent of a tenant (empty for none) with this stored key.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_by_key(&self, tenant: &str, key: &str, timeout: Duration) -> Result<Entry> {
+        let entry = self.entry_by_key(tenant, key)?.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("there is no intent with the key {key:?}"))
+        })?;
+        self.wait(entry.id, timeout)
+    }
+}
+
+fn no_intent(id: i64) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no intent {id}"))
+}

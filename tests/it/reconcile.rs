@@ -1,0 +1,387 @@
+//! Look-ups: what may have been applied is found out, and nothing is sent twice because of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlite_outbox::Downstream::Unprotected;
+use sqlite_outbox::{Backoff, Finding, Operation, Receipt, Relay, Status};
+
+use crate::world::{
+    DEDUPLICATES, START, World, interrupted, maybe_sent, pay, rejected, relay_on, unsure,
+};
+
+/// What an operation waits before it looks up, by default.
+const SETTLE: u64 = 120;
+
+/// A world with one intent that may have been applied, and the relay that knows of it since then.
+fn doubtful() -> (World, i64, Relay) {
+    let world = World::new();
+    let id = world.enqueue(&pay("a"));
+    world.script.then(maybe_sent());
+    let relay = world.relay(Unprotected);
+    assert_eq!(relay.drain().unwrap().unknown, 1);
+    (world, id, relay)
+}
+
+fn applied(id: &str) -> Finding {
+    Finding::Applied(Receipt::new().downstream_id(id))
+}
+
+#[test]
+fn it_is_asked_about_after_the_settle_delay_and_not_before() {
+    let (world, id, relay) = doubtful();
+    let entry = world.entry(id);
+    assert_eq!(entry.next_lookup_at, Some(START + 120_000));
+    world.advance(SETTLE - 1);
+    relay.drain().unwrap();
+    assert_eq!(world.script.asked(), 0);
+    world.advance(1);
+    world.script.then_find(applied("ch_1"));
+    assert_eq!(relay.drain().unwrap().succeeded, 1);
+    let entry = world.entry(id);
+    assert_eq!((entry.status, entry.attempts), (Status::Succeeded, 1));
+    assert_eq!(entry.downstream_id.as_deref(), Some("ch_1"));
+    assert_eq!(entry.receipt.unwrap().downstream_id.as_deref(), Some("ch_1"));
+    assert_eq!(world.story(id), ["attempt:in_flight>unknown", "reconciled:unknown>succeeded"]);
+    assert_eq!((world.script.asked(), world.script.seen().len()), (1, 1));
+}
+
+#[test]
+fn what_was_not_applied_is_sent_once_more_under_its_key() {
+    let (world, id, relay) = doubtful();
+    world.advance(SETTLE);
+    world.script.then_find(Finding::NotApplied);
+    assert_eq!(relay.drain().unwrap().succeeded, 1);
+    let sent = world.script.seen();
+    assert_eq!(sent.len(), 2);
+    assert_eq!(sent[0].idempotency_key(), sent[1].idempotency_key());
+    assert_eq!(sent[1].attempt(), 2, "what it has used stays used");
+    assert_eq!(
+        world.story(id),
+        ["attempt:in_flight>unknown", "reconciled:unknown>pending", "attempt:in_flight>succeeded"]
+    );
+}
+
+/// The wall clock jumps two hours while the request is on its way: by it the attempt is old, but the
+/// relay has known of the doubt for no time at all.
+#[test]
+fn a_clock_that_jumps_does_not_make_a_request_old() {
+    let (world, id, relay) = doubtful();
+    world.clock.set(START + 2 * 3_600_000);
+    world.script.then_find(Finding::NotApplied);
+    relay.drain().unwrap();
+    assert_eq!(
+        (world.script.asked(), world.script.seen().len()),
+        (1, 1),
+        "asked, and not believed"
+    );
+    assert_eq!(world.entry(id).status, Status::Unknown);
+    let event = world.outbox.audit(id).unwrap().pop().unwrap();
+    assert!(event.reason.unwrap().contains("not known of the doubt for long enough"));
+
+    world.advance(SETTLE);
+    world.script.then_find(Finding::NotApplied);
+    relay.drain().unwrap();
+    assert_eq!(world.script.seen().len(), 2);
+}
+
+/// A relay that has just started has known of nothing for long.
+#[test]
+fn a_relay_that_starts_waits_before_it_believes() {
+    let (world, id, relay) = doubtful();
+    drop(relay);
+    world.advance(10 * SETTLE);
+    let second = world.relay(Unprotected);
+    world.script.then_find(Finding::NotApplied);
+    second.drain().unwrap();
+    assert_eq!(world.entry(id).status, Status::Unknown);
+    // An effect that is there is believed at once.
+    world.advance(SETTLE);
+    world.script.then_find(Finding::NotApplied);
+    assert_eq!(second.drain().unwrap().succeeded, 1);
+}
+
+/// The lease of a relay that is alive ran out in the middle of its request: nobody may send again
+/// before that relay has said how it went.
+#[test]
+fn a_relay_that_is_alive_may_still_be_sending() {
+    let world = Arc::new(World::new());
+    let id = world.enqueue(&pay("a"));
+    let inside = Arc::clone(&world);
+    let meanwhile = move || {
+        let other = relay_on(&inside.second(), inside.operation(Unprotected));
+        inside.advance(91);
+        assert_eq!(other.drain().unwrap().unknown, 1, "its lease is taken back");
+        for _ in 0..3 {
+            inside.advance(3600);
+            inside.script.then_find(Finding::NotApplied);
+            other.drain().unwrap();
+        }
+        assert_eq!(inside.script.asked(), 3);
+        let event = inside.outbox.audit(id).unwrap().pop().unwrap();
+        assert!(event.reason.unwrap().contains("may still be sending"));
+        assert_eq!(inside.entry(id).status, Status::Unknown);
+    };
+    let first = world.other_relay(Unprotected, interrupted(meanwhile, maybe_sent()));
+    first.drain().unwrap();
+    // It has said that it does not know; its attempt is over.
+    assert_eq!(world.entry(id).status, Status::Unknown);
+    world.advance(3600);
+    let other = world.relay(Unprotected);
+    for _ in 0..2 {
+        world.script.then_find(Finding::NotApplied);
+        other.drain().unwrap();
+        world.advance(3600);
+    }
+    assert_eq!(world.entry(id).status, Status::Succeeded, "sent again, by the scripted handler");
+    assert_eq!(world.script.seen().len(), 1);
+}
+
+#[test]
+fn a_relay_that_is_dead_is_not_waited_for() {
+    let world = Arc::new(World::new());
+    let id = world.enqueue(&pay("a"));
+    let inside = Arc::clone(&world);
+    let meanwhile = move || {
+        inside.advance(91);
+        inside.drain(Unprotected);
+        // As if it had been killed: nothing holds its lock any more, and it never says anything.
+        inside.batch("UPDATE outbox_lost SET owner = 'relay-0-dead'");
+    };
+    let first = world.other_relay(Unprotected, interrupted(meanwhile, maybe_sent()));
+    first.drain().unwrap();
+    world.batch("INSERT OR IGNORE INTO outbox_lost VALUES (1, 1, 'relay-0-dead')");
+    let other = world.relay(Unprotected);
+    for _ in 0..2 {
+        world.advance(SETTLE);
+        world.script.then_find(Finding::NotApplied);
+        other.drain().unwrap();
+    }
+    assert_eq!(world.entry(id).status, Status::Succeeded);
+    assert_eq!(world.number("SELECT count(*) FROM outbox_lost"), 0, "nothing is left of it");
+}
+
+#[test]
+fn look_ups_that_do_not_tell_end_with_a_person() {
+    let (world, id, relay) = doubtful();
+    for _ in 0..40 {
+        world.advance(3600);
+        relay.drain().unwrap();
+    }
+    assert_eq!(world.entry(id).status, Status::NeedsReview);
+    assert_eq!((world.script.asked(), world.script.seen().len()), (8, 1));
+    assert!(world.entry(id).last_error.unwrap().contains("the look-ups are used up"));
+}
+
+/// Days without a network: nothing is used up, and hardly anything is written.
+#[test]
+fn a_question_that_never_leaves_uses_up_nothing() {
+    let (world, id, relay) = doubtful();
+    for _ in 0..96 {
+        world.advance(3600);
+        let offline = sqlite_outbox::Failure::new("connect", "refused");
+        world.script.then_find(Finding::NotAsked(offline));
+        relay.drain().unwrap();
+    }
+    assert_eq!(world.entry(id).status, Status::Unknown);
+    assert_eq!(world.story(id), ["attempt:in_flight>unknown"], "no news, no event");
+    world.advance(3600);
+    world.script.then_find(applied("ch_1"));
+    assert_eq!(relay.drain().unwrap().succeeded, 1);
+}
+
+#[test]
+fn without_a_look_up_it_needs_a_person_at_once() {
+    let world = World::new();
+    let id = world.enqueue(&pay("a"));
+    world.script.then(maybe_sent());
+    let blind = || relay_on(&world.outbox, world.operation_without_look_up(Unprotected));
+    blind().drain().unwrap();
+    assert_eq!(world.entry(id).status, Status::NeedsReview);
+    assert!(world.entry(id).last_error.unwrap().contains("nothing can look up"));
+    assert_eq!(world.story(id), ["attempt:in_flight>needs_review"]);
+
+    // Where another relay on the file can ask, it is left to that one.
+    let seeing = world.relay(Unprotected);
+    let second = world.enqueue(&pay("b"));
+    world.script.then(maybe_sent());
+    blind().drain().unwrap();
+    assert_eq!(world.entry(second).status, Status::Unknown);
+    world.advance(SETTLE);
+    blind().drain().unwrap();
+    assert_eq!(world.script.asked(), 0);
+    world.script.then_find(applied("ch_2"));
+    seeing.drain().unwrap();
+    assert_eq!(world.entry(second).status, Status::Succeeded);
+}
+
+/// A pause holds look-ups back as well: whoever paused the operation does not want it asked.
+#[test]
+fn a_pause_holds_look_ups_back() {
+    let (world, _, relay) = doubtful();
+    world.outbox.pause("pay", None, "alice", None).unwrap();
+    world.advance(SETTLE);
+    relay.drain().unwrap();
+    assert_eq!(world.script.asked(), 0);
+    world.outbox.resume("pay", "alice", None).unwrap();
+    relay.drain().unwrap();
+    assert_eq!(world.script.asked(), 1);
+}
+
+/// The breaker is open because of the very rows that are in doubt: no row is left that could try
+/// whether it can close, and the look-ups must not wait for one.
+#[test]
+fn look_ups_go_on_where_the_breaker_has_nothing_to_probe_with() {
+    let world = World::new();
+    for n in 0..10 {
+        world.enqueue(&pay(&n.to_string()));
+    }
+    world.script.times(10, &maybe_sent());
+    let relay = world.relay(Unprotected);
+    assert_eq!(relay.drain().unwrap().unknown, 10);
+    assert!(world.outbox.operations().unwrap()[0].paused.is_some());
+    world.advance(3600);
+    for n in 0..10 {
+        world.script.then_find(applied(&format!("ch_{n}")));
+    }
+    assert_eq!(relay.drain().unwrap().succeeded, 10);
+}
+
+/// A look-up that ends with its process is counted in its claim, and another relay asks on.
+#[test]
+fn a_look_up_that_ends_with_its_process_is_not_free() {
+    let (world, id, _relay) = doubtful();
+    for _ in 0..9 {
+        world.batch(
+            "UPDATE outbox_lease SET owner = 'relay-0-dead', token = 99, lookups = lookups + 1,
+                    due_at = 1700000000000",
+        );
+    }
+    let other = world.relay(Unprotected);
+    other.drain().unwrap();
+    let entry = world.entry(id);
+    assert_eq!((entry.status, world.script.asked()), (Status::NeedsReview, 0));
+    assert!(entry.last_error.unwrap().contains("used up"));
+}
+
+/// While one relay asks, others do not.
+#[test]
+fn one_relay_asks_at_a_time() {
+    let world = Arc::new(World::new());
+    world.enqueue(&pay("a"));
+    world.script.then(maybe_sent());
+    let inside = Arc::clone(&world);
+    let second = Arc::new(world.relay(Unprotected));
+    let other = Arc::clone(&second);
+    let asks = world.operation_without_look_up(Unprotected).reconcile(move |_| {
+        other.drain().unwrap();
+        assert_eq!(inside.script.asked(), 0, "it is being asked about");
+        applied("ch_1")
+    });
+    let first = relay_on(&world.outbox, asks);
+    first.drain().unwrap();
+    world.advance(SETTLE);
+    assert_eq!(first.drain().unwrap().succeeded, 1);
+    assert_eq!(world.script.asked(), 0);
+}
+
+#[test]
+fn a_look_up_that_panics_does_not_tell() {
+    let world = World::new();
+    let id = world.enqueue(&pay("a"));
+    world.script.then(maybe_sent());
+    let panics = world.operation_without_look_up(Unprotected).reconcile(|_| panic!("no client"));
+    let relay = relay_on(&world.outbox, panics);
+    relay.drain().unwrap();
+    world.advance(SETTLE);
+    relay.drain().unwrap();
+    assert_eq!(world.entry(id).status, Status::Unknown);
+    let error = world.entry(id).last_error.unwrap();
+    assert!(error.contains("the handler panicked: no client"), "{error}");
+}
+
+/// What the attempts in doubt took of a budget is given back with the proof that none was applied.
+#[test]
+fn what_was_not_applied_costs_nothing() {
+    let world = World::new();
+    world.enqueue(&pay("a").cost(5));
+    world.script.then(maybe_sent());
+    let day = Duration::from_secs(24 * 3600);
+    let relay = relay_on(&world.outbox, world.operation(Unprotected).max_cost(5, day));
+    relay.drain().unwrap();
+    let spent = || world.number("SELECT coalesce(sum(cost), 0) FROM outbox_spend");
+    assert_eq!(spent(), 5, "it may have been applied");
+    world.outbox.pause("pay", None, "alice", None).unwrap();
+    world.advance(SETTLE);
+    world.outbox.resume("pay", "alice", None).unwrap();
+    world.script.then_find(Finding::NotApplied).then(rejected());
+    relay.drain().unwrap();
+    assert_eq!(spent(), 0, "and the second attempt was refused");
+}
+
+/// A downstream that forgets keys leaves doubt as well, and may be asked.
+#[test]
+fn outside_the_window_it_is_looked_up() {
+    let world = World::new();
+    let id = world.enqueue(&pay("a"));
+    world.script.then(maybe_sent());
+    let late = Backoff::Schedule(vec![Duration::from_secs(25 * 3600)]);
+    let relay = relay_on(&world.outbox, world.operation(DEDUPLICATES).backoff(late));
+    relay.drain().unwrap();
+    world.advance(25 * 3600);
+    assert_eq!(relay.drain().unwrap().unknown, 1);
+    world.advance(SETTLE);
+    world.script.then_find(Finding::NotApplied);
+    relay.drain().unwrap();
+    // It has never seen the row in doubt before its first look-up was claimed.
+    assert_eq!(world.entry(id).status, Status::Unknown);
+    world.advance(SETTLE);
+    world.script.then_find(Finding::NotApplied);
+    assert_eq!(relay.drain().unwrap().succeeded, 1);
+    assert_eq!(world.script.seen().len(), 2);
+}
+
+#[test]
+fn what_cannot_work_is_refused_when_the_relay_is_built() {
+    let world = World::new();
+    let build = |operation: Operation| {
+        Relay::builder(&world.outbox).operation("pay", operation).build().err().unwrap().to_string()
+    };
+    let hasty = build(world.operation(Unprotected).settle_delay(Duration::from_secs(60)));
+    assert!(hasty.contains("settle_delay: must be longer than the 60s"), "{hasty}");
+    let none = build(world.operation(Unprotected).max_lookups(0));
+    assert!(none.contains("max_lookups: must be 1 or more"), "{none}");
+}
+
+#[test]
+fn a_row_that_cannot_be_read_is_parked_in_a_look_up_as_well() {
+    let (world, id, relay) = doubtful();
+    world.batch("DROP TRIGGER outbox_update_guard; UPDATE outbox SET payload = '{' WHERE id = 1");
+    world.advance(SETTLE);
+    relay.drain().unwrap();
+    assert_eq!((world.entry(id).status, world.script.asked()), (Status::NeedsReview, 0));
+}
+
+/// With threads, look-ups and sends go on beside each other.
+#[test]
+fn look_ups_and_sends_do_not_wait_for_each_other() {
+    let world = World::new();
+    for n in 0..40 {
+        world.enqueue(&pay(&format!("doubtful-{n}")));
+    }
+    world.script.times(40, &maybe_sent());
+    let operation = world.operation(Unprotected).breaker_after(0);
+    let relay =
+        Relay::builder(&world.outbox).operation("pay", operation).workers(4).build().unwrap();
+    assert_eq!(relay.drain().unwrap().unknown, 40);
+    for n in 0..40 {
+        world.enqueue(&pay(&format!("fresh-{n}")));
+        world.script.then_find(if n % 2 == 0 { applied(&n.to_string()) } else { unsure() });
+    }
+    world.advance(SETTLE);
+    let report = relay.drain().unwrap();
+    assert_eq!((report.succeeded, world.script.asked()), (60, 40));
+    assert_eq!(world.number("SELECT count(*) FROM outbox_lease WHERE state = 'unknown'"), 20);
+    let again = world.script.seen().iter().filter(|d| d.entity().starts_with("doubtful")).count();
+    assert_eq!(again, 40, "nothing in doubt is sent again");
+}
