@@ -191,3 +191,6 @@ pub(super) const NEXT_LOOKUP: &str = "
     SELECT (SELECT due_at FROM main.outbox_lease INDEXED BY outbox_lease_due
             WHERE operation = ?1 AND state = 'unknown' AND due_at IS NOT NULL AND id % ?2 = ?3
             ORDER BY due_at, id LIMIT 1)";
+
+#[cfg(test)]
+mod tests;

@@ -27,6 +27,12 @@ impl Writer {
         Self { conn, owner, file }
     }
 
+    /// For tests that ask about order and not about durability.
+    #[cfg(test)]
+    pub fn hurry(&self) {
+        self.conn.execute_batch("PRAGMA synchronous = OFF").expect("a setting");
+    }
+
     /// Whether anything is due now for this operation, without taking the write lock: a row of
     /// this shard that may be sent, or anybody's lease that ran out.
     /// Look-ups count where there is room for one.

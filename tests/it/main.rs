@@ -32,6 +32,8 @@ mod isolation;
 mod late;
 #[cfg(feature = "http")]
 mod limits;
+#[cfg(feature = "http")]
+mod lookup;
 mod node;
 mod order;
 #[cfg(feature = "http")]

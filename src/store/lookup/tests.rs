@@ -1,0 +1,244 @@
+//! A row in doubt about which everybody says something at the same time, in every order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+use crate::clock::{Clock, SystemClock};
+use crate::core::backoff::Backoff;
+use crate::core::contract::{Downstream, OnDead};
+use crate::core::decide::Policy;
+use crate::core::intent::Intent;
+use crate::core::outcome::{Finding, Outcome, Receipt, Resolution};
+use crate::core::status::Status;
+use crate::error::{ErrorKind, Result};
+use crate::handler::Delivery;
+use crate::store::{ClaimRequest, Record, Rules, Step, Store, Told, Writer};
+
+const NOW: i64 = 1_800_000_000_000;
+const LEASE_MS: i64 = 90_000;
+const SETTLE: Duration = Duration::from_secs(120);
+
+/// What happens to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Meanwhile {
+    /// The look-up comes back, having found nothing.
+    NotFound,
+    /// The same, having found the effect.
+    Found,
+    /// The worker that lost its lease comes back with a success.
+    LateSuccess,
+    ResolvedAsApplied,
+    ResolvedAsNotApplied,
+    Confirmed,
+    /// The look-up's own lease runs out, and another relay asks and does not find it.
+    AskedByAnother,
+    /// The next relay takes it where it is pending, loses its lease, and its lease is taken back.
+    SentAndLost,
+}
+
+use Meanwhile::{
+    AskedByAnother, Confirmed, Found, LateSuccess, NotFound, ResolvedAsApplied,
+    ResolvedAsNotApplied, SentAndLost,
+};
+
+struct Scene {
+    _dir: TempDir,
+    store: Store,
+    now: i64,
+    sent: Arc<Delivery>,
+    asked: Arc<Delivery>,
+}
+
+fn rules() -> Rules {
+    Rules {
+        operation: "pay".into(),
+        policy: Policy {
+            downstream: Downstream::Unprotected,
+            backoff: Backoff::default(),
+            attempts_max: 10,
+            give_up_after: Duration::from_secs(72 * 3600),
+            retry_after_max: Duration::from_secs(24 * 3600),
+            time_limit: Duration::from_secs(60),
+            reconciles: true,
+            settle_delay: SETTLE,
+            lookups_max: 8,
+        },
+        on_dead: OnDead::Block,
+        breaker_after: None,
+    }
+}
+
+/// Nobody waits for the disk here: what is asked is the order, not the durability.
+fn writer(store: &Store, owner: &str) -> Writer {
+    let writer = store.writer(owner.into()).unwrap();
+    writer.hurry();
+    writer
+}
+
+fn in_step<T>(
+    store: &Store,
+    owner: &str,
+    now: i64,
+    f: impl FnOnce(&mut Step<'_>) -> Result<T>,
+) -> T {
+    let mut writer = writer(store, owner);
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let mut step = writer.step(now, clock).unwrap();
+    let value = f(&mut step).unwrap();
+    step.commit().unwrap();
+    value
+}
+
+fn request(rules: &Rules) -> ClaimRequest<'_> {
+    ClaimRequest {
+        rules,
+        limit: 1,
+        bytes: usize::MAX,
+        shard: (0, 1),
+        lease_ms: LEASE_MS,
+        holds_nothing: true,
+    }
+}
+
+fn receipt() -> Receipt {
+    Receipt::new().downstream_id("eff")
+}
+
+impl Scene {
+    /// Relay A sends and loses its lease; relay B asks what became of it.
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("app.db"), true).unwrap();
+        let intent = Intent::new("pay", "a").args(1);
+        let conn = store.connection().unwrap();
+        conn.execute_batch("PRAGMA synchronous = OFF; BEGIN IMMEDIATE").unwrap();
+        Store::enqueue(&conn, &intent.prepare(NOW, 1000).unwrap()).unwrap();
+        conn.execute_batch("COMMIT").unwrap();
+        drop(conn);
+        let rules = rules();
+        let sent =
+            in_step(&store, "a", NOW, |step| step.claim(&request(&rules))).deliveries.remove(0);
+        let lost_at = NOW + LEASE_MS;
+        in_step(&store, "b", lost_at, |step| step.recover(&rules));
+        let now = lost_at + 120_000;
+        let asked =
+            in_step(&store, "b", now, |step| step.claim_lookups(&request(&rules))).remove(0);
+        Self { _dir: dir, store, now, sent, asked }
+    }
+
+    fn number(&self, sql: &str) -> i64 {
+        self.conn().query_row(sql, [], |row| row.get(0)).unwrap()
+    }
+
+    fn conn(&self) -> impl std::ops::Deref<Target = Connection> {
+        self.store.connection().unwrap()
+    }
+
+    fn record(&self, owner: &str, delivery: &Arc<Delivery>, told: Told) {
+        let record = Record { delivery: Arc::clone(delivery), told, roll: 0.5 };
+        in_step(&self.store, owner, self.now, |step| step.record(&record, &rules(), &|_| false));
+    }
+
+    fn happen(&mut self, meanwhile: Meanwhile) {
+        self.now += 1000;
+        let by = ("somebody", None);
+        match meanwhile {
+            Found | NotFound => {
+                let finding = match meanwhile {
+                    Found => Finding::Applied(receipt()),
+                    _ => Finding::NotApplied,
+                };
+                self.record("b", &self.asked, Told::Finding(finding, SETTLE));
+            }
+            LateSuccess => {
+                self.record("a", &self.sent, Told::Outcome(Outcome::Succeeded(receipt())))
+            }
+            ResolvedAsApplied | ResolvedAsNotApplied => {
+                let resolution = match meanwhile {
+                    ResolvedAsApplied => Resolution::Applied { downstream_id: Some("eff".into()) },
+                    _ => Resolution::NotApplied,
+                };
+                let resolved = self.store.resolve(1, &resolution, by, &|_| false, self.now);
+                let refused = resolved.is_err_and(|error| error.kind() != ErrorKind::Refused);
+                assert!(!refused);
+            }
+            Confirmed => {
+                let conn = self.conn();
+                let key = self.sent.idempotency_key();
+                conn.execute_batch("BEGIN IMMEDIATE").unwrap();
+                Store::confirm(&conn, ("", key), &receipt(), by, self.now).unwrap();
+                conn.execute_batch("COMMIT").unwrap();
+            }
+            AskedByAnother => {
+                self.now += LEASE_MS;
+                let rules = rules();
+                let asked = in_step(&self.store, "c", self.now, |step| {
+                    step.claim_lookups(&request(&rules))
+                });
+                for lookup in asked {
+                    self.record("c", &lookup, Told::Finding(Finding::NotApplied, SETTLE));
+                }
+            }
+            SentAndLost => {
+                let rules = rules();
+                in_step(&self.store, "d", self.now, |step| step.claim(&request(&rules)));
+                self.now += LEASE_MS;
+                in_step(&self.store, "e", self.now, |step| step.recover(&rules));
+            }
+        }
+    }
+}
+
+fn orders(of: &[Meanwhile]) -> Vec<Vec<Meanwhile>> {
+    let Some((&first, rest)) = of.split_first() else { return vec![Vec::new()] };
+    let shorter = orders(rest);
+    let at_every_place = |order: &Vec<Meanwhile>| {
+        let inserted = |at| [&order[..at], &[first], &order[at..]].concat();
+        (0..=order.len()).map(inserted).collect::<Vec<_>>()
+    };
+    shorter.iter().flat_map(at_every_place).collect()
+}
+
+/// The request was applied, and everybody who knows anything says it at some time: there is one
+/// settlement, and it is the truth. Those who found nothing may send it back in between.
+#[test]
+fn in_every_order_there_is_one_settlement_and_it_is_the_truth() {
+    let mut played = 0;
+    for finding in [Found, NotFound] {
+        for resolved in [ResolvedAsApplied, ResolvedAsNotApplied] {
+            for other in [AskedByAnother, SentAndLost] {
+                for order in orders(&[finding, LateSuccess, resolved, Confirmed, other]) {
+                    play(&order);
+                    played += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(played, 8 * 120);
+}
+
+fn play(order: &[Meanwhile]) {
+    let mut scene = Scene::new();
+    for &meanwhile in order {
+        scene.happen(meanwhile);
+        assert!(scene.number("SELECT count(*) FROM outbox_receipt") <= 1, "{order:?}");
+    }
+    let entry = scene.store.entry(1).unwrap().unwrap();
+    let trail = scene.store.audit(1).unwrap();
+    assert_eq!(entry.status, Status::Succeeded, "{order:?}: {trail:#?}");
+    assert_eq!(entry.downstream_id.as_deref(), Some("eff"), "{order:?}");
+    let settled =
+        trail.iter().filter(|e| e.to == Status::Succeeded && e.from != Status::Succeeded).count();
+    assert_eq!(settled, 1, "{order:?}: {trail:#?}");
+    assert_eq!(scene.number("SELECT sum(total) FROM outbox_settled"), 1, "{order:?}");
+    assert_eq!(scene.number("SELECT count(*) FROM outbox_lease"), 0, "{order:?}");
+    assert_eq!(scene.number("SELECT count(*) FROM outbox_lost"), 0, "{order:?}");
+    let connected = trail.windows(2).all(|pair| {
+        pair[1].from == pair[0].to
+            || (pair[0].to == Status::Pending && pair[1].from == Status::InFlight)
+    });
+    assert!(connected, "{order:?}: {trail:#?}");
+}

@@ -1,0 +1,187 @@
+//! Look-ups over real connections: what became of a request whose answer was lost.
+
+use sqlite_outbox::Downstream::Unprotected;
+use sqlite_outbox::{ErrorKind, Http, Intent, Operation, Relay, Status};
+
+use crate::downstream::{Downstream as Server, Request};
+use crate::wire::{Wire, hasty, http};
+use crate::world::{exact_backoff, pay, relay_on};
+
+/// Past the default settle delay.
+const SETTLE: u64 = 121;
+
+/// A relay that sends to this path and looks up at that one.
+fn relay(wire: &Wire, path: &str, lookup: &str) -> Relay {
+    let http = wire.to(path).reconcile_by_get(&wire.server.url(lookup)).unwrap();
+    relay_on(&wire.world.outbox, Operation::new(Unprotected, http).backoff(exact_backoff()))
+}
+
+fn sent(wire: &Wire) -> usize {
+    wire.server.requests().iter().filter(|request| request.method == "POST").count()
+}
+
+fn asked(wire: &Wire) -> Vec<Request> {
+    wire.server.requests().into_iter().filter(|request| request.method == "GET").collect()
+}
+
+#[test]
+fn applied_with_its_answer_lost() {
+    let wire = Wire::new();
+    let id = wire.world.enqueue(&pay("a"));
+    let relay = relay(&wire, "/lost/1", "/effects/{idempotency_key}");
+    assert_eq!(relay.drain().unwrap().unknown, 1);
+    wire.world.advance(SETTLE);
+    assert_eq!(relay.drain().unwrap().succeeded, 1);
+    let entry = wire.world.entry(id);
+    assert_eq!(
+        (entry.status, entry.downstream_id.as_deref()),
+        (Status::Succeeded, Some("eff_1_1"))
+    );
+    assert_eq!(wire.server.effects(&entry.idempotency_key), 1);
+    assert_eq!(sent(&wire), 1);
+    assert_eq!(wire.world.story(id), ["attempt:in_flight>unknown", "reconciled:unknown>succeeded"]);
+}
+
+#[test]
+fn cut_before_it_was_applied() {
+    let wire = Wire::new();
+    let id = wire.world.enqueue(&pay("a"));
+    let relay = relay(&wire, "/cut/1", "/effects/{idempotency_key}");
+    assert_eq!(relay.drain().unwrap().unknown, 1);
+    wire.world.advance(SETTLE);
+    assert_eq!(relay.drain().unwrap().succeeded, 1, "looked up, and sent once more");
+    let entry = wire.world.entry(id);
+    assert_eq!((entry.status, entry.attempts), (Status::Succeeded, 2));
+    assert_eq!(wire.server.effects(&entry.idempotency_key), 1);
+    assert_eq!(sent(&wire), 2);
+}
+
+#[test]
+fn a_look_up_that_fails_for_ever() {
+    let wire = Wire::new();
+    let id = wire.world.enqueue(&pay("a"));
+    let relay = relay(&wire, "/lost/1", "/status/500");
+    for _ in 0..20 {
+        relay.drain().unwrap();
+        wire.world.advance(3601);
+    }
+    assert_eq!(wire.world.entry(id).status, Status::NeedsReview);
+    assert_eq!((asked(&wire).len(), sent(&wire)), (8, 1));
+    assert!(wire.world.entry(id).last_error.unwrap().contains("HTTP 500"));
+}
+
+#[test]
+fn no_other_answer_tells() {
+    for path in ["/status/403", "/redirect/302/effects/x", "/garbage", "/body/200/%5B%5D", "/close"]
+    {
+        let wire = Wire::new();
+        let id = wire.world.enqueue(&pay("a"));
+        let relay = relay(&wire, "/lost/1", path);
+        relay.drain().unwrap();
+        wire.world.advance(SETTLE);
+        relay.drain().unwrap();
+        assert_eq!(wire.world.entry(id).status, Status::Unknown, "{path}");
+        assert_eq!(sent(&wire), 1, "{path}");
+        let event = wire.world.outbox.audit(id).unwrap().pop().unwrap();
+        let reason = event.reason.unwrap();
+        assert!(!reason.contains(path), "the URL's path may be a secret: {reason}");
+    }
+}
+
+/// What an applied effect looks like can be said; everything else does not tell.
+#[test]
+fn only_when_a_value_says_so() {
+    for (state, status) in [("done", Status::Succeeded), ("failed", Status::Unknown)] {
+        let wire = Wire::new();
+        let id = wire.world.enqueue(&pay("a"));
+        let body = format!(
+            "/body/200/%7B%22c%22%3A%7B%22id%22%3A%22ch_1%22%2C%22s%22%3A%22{state}%22%7D%7D"
+        );
+        let http = wire
+            .to("/lost/1")
+            .reconcile_by_get(&wire.server.url(&body))
+            .and_then(|http| http.reconcile_id("/c/id"))
+            .and_then(|http| http.reconcile_when("/c/s", "done"))
+            .unwrap();
+        let relay = relay_on(&wire.world.outbox, Operation::new(Unprotected, http));
+        relay.drain().unwrap();
+        wire.world.advance(SETTLE);
+        relay.drain().unwrap();
+        assert_eq!(wire.world.entry(id).status, status);
+    }
+}
+
+#[test]
+fn nobody_there_to_ask() {
+    let (wire, gone) = (Wire::new(), Server::start());
+    let nowhere = gone.url("/effects/{idempotency_key}");
+    drop(gone);
+    let id = wire.world.enqueue(&pay("a"));
+    let http = wire.to("/lost/1").reconcile_by_get(&nowhere).unwrap();
+    let relay = relay_on(&wire.world.outbox, Operation::new(Unprotected, http));
+    relay.drain().unwrap();
+    for _ in 0..20 {
+        wire.world.advance(3601);
+        relay.drain().unwrap();
+    }
+    assert_eq!(wire.world.entry(id).status, Status::Unknown, "it was never asked");
+    assert_eq!(wire.world.story(id).len(), 1);
+}
+
+/// The question carries the configured credentials, and every value is escaped.
+#[test]
+fn what_is_asked() {
+    let wire = Wire::new();
+    let charge = Intent::new("pay", "order 4/2?").tenant("ac me").args(1).key("k#1");
+    let id = wire.world.enqueue(&charge);
+    let bind = |id| wire.world.outbox.transact(|tx| wire.world.outbox.bind(tx, id, "ch/1", "app"));
+    bind(id).unwrap();
+    let lookup = "/status/500?k={idempotency_key}&e={entity_id}&d={downstream_id}&t={tenant_id}";
+    let http = hasty()
+        .endpoint(&wire.server.url("/lost/1"))
+        .and_then(|http| http.header("authorization", "Bearer sk_1"))
+        .and_then(|http| http.reconcile_by_get(&wire.server.url(lookup)))
+        .unwrap();
+    let relay = relay_on(&wire.world.outbox, Operation::new(Unprotected, http));
+    relay.drain().unwrap();
+    wire.world.advance(SETTLE);
+    relay.drain().unwrap();
+    let asked = asked(&wire);
+    let sent_key = wire.server.requests()[0].key.clone();
+    assert!(sent_key.starts_with("pay:"), "a tenant's own key is not sent bare: {sent_key}");
+    let expected = format!(
+        "/status/500?k={}&e=order%204%2F2%3F&d=ch%2F1&t=ac%20me",
+        sent_key.replace(':', "%3A")
+    );
+    assert_eq!(asked[0].path, expected);
+    assert_eq!(asked[0].header("authorization"), Some("Bearer sk_1"));
+    assert_eq!((asked[0].header("idempotency-key"), asked[0].body.as_str()), (None, ""));
+}
+
+/// Without the id that the question needs, nothing is asked.
+#[test]
+fn an_id_that_nobody_knows_cannot_be_asked_for() {
+    let wire = Wire::new();
+    let id = wire.world.enqueue(&pay("a"));
+    let relay = relay(&wire, "/lost/1", "/effects/{downstream_id}");
+    relay.drain().unwrap();
+    wire.world.advance(SETTLE);
+    relay.drain().unwrap();
+    assert_eq!(asked(&wire).len(), 0);
+    let error = wire.world.entry(id).last_error.unwrap();
+    assert!(error.contains("reconcile.get: the value for {downstream_id} is empty"), "{error}");
+}
+
+#[test]
+fn a_bad_look_up_is_refused_by_its_name() {
+    let refused = |http: sqlite_outbox::Result<Http>| {
+        let error = http.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        error.to_string()
+    };
+    let url = refused(http().reconcile_by_get("https://api.example.com/{secret}"));
+    assert!(url.starts_with("reconcile.get: only {idempotency_key} and"), "{url}");
+    assert!(!url.contains("secret"));
+    assert!(refused(http().reconcile_id("id")).starts_with("reconcile.downstream_id: "));
+    assert!(refused(http().reconcile_when("id", 1)).starts_with("reconcile.when: "));
+}
