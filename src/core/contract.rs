@@ -49,6 +49,10 @@ pub struct StoredContract {
     pub owner: Option<String>,
     /// What its idempotency keys are made of, where that was said.
     pub key_recipe: Option<String>,
+    /// Whether some relay can ask what became of an intent that is in doubt.
+    pub reconciles: bool,
+    /// Whether the ids in its receipts name what was created, so that no two intents can have one.
+    pub binds_ids: bool,
     /// At most so many in flight, over all relays.
     pub max_in_flight: Option<usize>,
     /// At most so many sends in such a time, over all relays.

@@ -184,6 +184,8 @@ impl Store {
                 provider: contract.provider,
                 owner: contract.owner,
                 key_recipe: contract.key_recipe,
+                reconciles: contract.reconciles,
+                binds_ids: contract.binds,
                 max_in_flight: contract.limits.max_in_flight,
                 rate: contract.limits.rate.map(|rate| (rate.count, rate.per)),
                 max_per: budget(Scope::Operation, Kind::Sends),

@@ -44,7 +44,8 @@ fn a_pause_holds_back_what_a_relay_would_send() {
     let expected = json!({
         "operation": "pay", "downstream": "deduplicates", "window_ms": 7_200_000,
         "on_dead": "block", "provider": "stripe", "owner": "payments team",
-        "key_recipe": "order id, version bumped on each change", "max_in_flight": 4,
+        "key_recipe": "order id, version bumped on each change",
+        "reconciles": false, "binds_ids": false, "max_in_flight": 4,
         "rate_count": 20, "rate_ms": 1000,
         "max_per": {"amount": 100, "window_ms": 3_600_000}, "max_cost": null,
         "max_per_tenant": null,
