@@ -208,10 +208,10 @@ fn line(outbox: &Outbox, service: &PaymentService, id: i64) -> Result<Line> {
 
 fn conclude(out: Out, lines: &[Line], file: Option<&Path>) -> Result<()> {
     let succeeded = || lines.iter().filter(|line| line.status == Status::Succeeded.as_str());
-    let unknown = || lines.iter().filter(|line| line.status == Status::Unknown.as_str());
+    let in_doubt = || lines.iter().filter(|line| line.status == Status::NeedsReview.as_str());
     let wrong: Vec<&Line> = succeeded()
         .filter(|line| line.effects != 1)
-        .chain(unknown().filter(|line| line.effects > 1))
+        .chain(in_doubt().filter(|line| line.effects > 1))
         .collect();
     let requests: usize = lines.iter().map(|line| line.requests).sum();
     let effects: usize = lines.iter().map(|line| line.effects).sum();
@@ -221,7 +221,7 @@ fn conclude(out: Out, lines: &[Line], file: Option<&Path>) -> Result<()> {
         out.json(&json!({
             "intents": lines.len(),
             "succeeded": succeeded().count(),
-            "unknown": unknown().count(),
+            "needs_review": in_doubt().count(),
             "requests": requests,
             "effects": effects,
             "repeats": repeats,
@@ -247,11 +247,12 @@ fn conclude(out: Out, lines: &[Line], file: Option<&Path>) -> Result<()> {
                 dead.id
             ))?;
         }
-        if let Some(unknown) = unknown().next() {
+        if let Some(mail) = in_doubt().next() {
             out.line(format_args!(
-                "The mail may have gone out, and a second request would be a second mail: intent {}\n\
-                 is unknown. It is not sent again and not called failed; a person asks the service.",
-                unknown.id
+                "The mail may have gone out, and a second request would be a second mail: intent {0}\n\
+                 needs review. It is not sent again and not called failed; a person asks the service,\n\
+                 and says with `outbox resolve {0}` what became of it.",
+                mail.id
             ))?;
         }
         if let Some(file) = file {
@@ -285,7 +286,8 @@ fn look_further(file: &Path, lines: &[Line]) -> String {
     let most = lines.iter().max_by_key(|line| line.requests).map_or(1, |line| line.id);
     format!(
         "\nLook further:\n  outbox --db {file} list\n  outbox --db {file} show {most}\n  \
-         outbox --db {file} stats\n  outbox --db {file} replay --status dead --dry-run"
+         outbox --db {file} stats\n  outbox --db {file} events\n  \
+         outbox --db {file} replay --status dead --dry-run"
     )
 }
 
