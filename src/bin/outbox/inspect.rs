@@ -23,6 +23,7 @@ pub struct Row<'a> {
     status: &'a str,
     attempts: u32,
     next_attempt_at: Option<i64>,
+    next_lookup_at: Option<i64>,
     locked_until: Option<i64>,
     locked_by: Option<&'a str>,
     last_error: Option<&'a str>,
@@ -46,6 +47,7 @@ impl<'a> From<&'a Entry> for Row<'a> {
             status: entry.status.as_str(),
             attempts: entry.attempts,
             next_attempt_at: entry.next_attempt_at,
+            next_lookup_at: entry.next_lookup_at,
             locked_until: entry.locked_until,
             locked_by: entry.locked_by.as_deref(),
             last_error: entry.last_error.as_deref(),
@@ -140,7 +142,7 @@ fn when(entry: &Entry, now: i64) -> String {
     if let Some(at) = entry.finished_at {
         return format!("{} ago", distance(at, now));
     }
-    match entry.locked_until.or(entry.next_attempt_at) {
+    match entry.locked_until.or(entry.next_attempt_at).or(entry.next_lookup_at) {
         Some(at) if at > now => format!("in {}", distance(now, at)),
         Some(_) => "now".into(),
         None => "-".into(),

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod advice;
 mod args;
 mod config;
 mod demo;
@@ -21,6 +22,7 @@ mod run;
 mod show;
 mod stats;
 mod stored;
+mod trail;
 
 use std::io::Write as _;
 use std::process::ExitCode;

@@ -77,6 +77,13 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
+/// A word for a shell; what could harm a terminal is escaped.
+pub fn quoted(text: &str) -> String {
+    let text = escape(text);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@=+,".contains(c);
+    if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
 /// The same inside JSON, which may hold these characters only within strings.
 fn escape_json(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
@@ -112,11 +119,6 @@ pub fn time(at: i64) -> String {
         Some(time) => humantime::format_rfc3339_millis(time).to_string(),
         None => at.to_string(),
     }
-}
-
-/// A time that may not be there.
-pub fn time_or_dash(at: Option<i64>) -> String {
-    at.map_or_else(|| "-".into(), time)
 }
 
 /// How long ago or ahead a time is, in its two largest units.

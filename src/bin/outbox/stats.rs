@@ -7,7 +7,7 @@ use sqlite_outbox::{
 
 use crate::failure::Result;
 use crate::operations;
-use crate::output::{Out, distance, escape, table};
+use crate::output::{Out, distance, escape, quoted, table};
 
 pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
     let stats = outbox.stats()?;
@@ -25,6 +25,15 @@ pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
     out.line(as_table(&stats, now))?;
     if stats.iter().any(|line| !line.registered) {
         out.line("\n* no relay has ever registered this operation, so its intents wait")?;
+    }
+    for line in stats.iter().filter(|line| line.duplicate_effects > 0) {
+        let many = usize::try_from(line.duplicate_effects).unwrap_or(usize::MAX);
+        out.line(format_args!(
+            "\n{}: {} carried out twice: `outbox events --kind duplicate_effect --operation {}` names both ids",
+            escape(&line.operation),
+            if many == 1 { "1 intent was".into() } else { format!("{many} intents were") },
+            quoted(&line.operation)
+        ))?;
     }
     for (place, known) in stats.iter().filter_map(paused).enumerate() {
         let gap = if place == 0 { "\n" } else { "" };
@@ -70,6 +79,7 @@ fn to_json(line: &OperationStats, paused: Option<&StoredContract>) -> Value {
     }
     object.insert("oldest_due_at".into(), json!(line.oldest_due_at));
     let kind = paused.and_then(|known| known.paused).map(PauseKind::as_str);
+    object.insert("duplicate_effects".into(), json!(line.duplicate_effects));
     object.insert("paused".into(), json!(kind));
     object.insert("paused_until".into(), json!(paused.and_then(|known| known.paused_until)));
     Value::Object(object)

@@ -16,6 +16,9 @@ pub struct Request<'a> {
     pub expires_at: Option<i64>,
     /// The first unsettled intent of its ordering key, where that is another one.
     pub waits_behind: Option<i64>,
+    /// The intent whose place it took, and the one that took its place.
+    pub revises: Option<i64>,
+    pub revised_by: Option<i64>,
 }
 
 /// What the file says about the operation's downstream.
@@ -25,6 +28,12 @@ pub struct Contract {
     pub key_window_ms: Option<u64>,
     pub on_dead: &'static str,
     pub provider: Option<String>,
+    /// Whether some relay can ask what became of an intent in doubt.
+    pub reconciles: bool,
+    /// Whether the ids in its receipts name what was created.
+    pub binds_ids: bool,
+    #[serde(skip)]
+    pub is_paused: bool,
 }
 
 pub fn request(entry: &Entry) -> Request<'_> {
@@ -35,6 +44,8 @@ pub fn request(entry: &Entry) -> Request<'_> {
         header_names: &entry.header_names,
         expires_at: entry.expires_at,
         waits_behind: entry.waits_behind,
+        revises: entry.revises,
+        revised_by: entry.revised_by,
     }
 }
 
@@ -53,6 +64,9 @@ pub fn contract(outbox: &Outbox, operation: &str) -> Result<Option<Contract>> {
             OnDead::Block => "block",
             OnDead::Continue => "continue",
         },
+        reconciles: stored.reconciles,
+        binds_ids: stored.binds_ids,
+        is_paused: stored.paused.is_some(),
         provider: stored.provider,
     }))
 }

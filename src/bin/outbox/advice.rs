@@ -1,0 +1,112 @@
+//! What helps: the commands with which a person can get an intent on that stands still.
+
+use sqlite_outbox::{Entry, ErrorKind, Event, EventKind, Outbox, Status};
+
+use crate::failure::Result;
+use crate::output::{quoted, time};
+use crate::stored::Contract;
+
+/// One sentence, then one line for each command that is accepted now; nothing where the intent
+/// goes on by itself.
+pub fn next_step(
+    outbox: &Outbox,
+    entry: &Entry,
+    events: &[Event],
+    contract: Option<&Contract>,
+) -> Result<Option<String>> {
+    let command = format!("outbox --db {}", quoted(outbox.path()));
+    let mut lines = match entry.status {
+        Status::Pending => {
+            let is_paused = contract.is_some_and(|contract| contract.is_paused);
+            return Ok(is_paused.then(|| {
+                let operation = quoted(&entry.operation);
+                format!("its operation is paused: `{command} resume {operation}` lets it go on")
+            }));
+        }
+        Status::InFlight | Status::Succeeded | Status::Cancelled => return Ok(None),
+        Status::Dead => dead(outbox, entry, events, &command)?,
+        Status::Unknown | Status::NeedsReview => doubtful(outbox, entry, contract, &command)?,
+    };
+    if blocks(entry, events, contract) {
+        let id = entry.id;
+        lines.push(format!(
+            "`{command} skip {id}` lets later intents of its ordering key go on without it"
+        ));
+    }
+    Ok(Some(lines.join("\n  ")))
+}
+
+fn dead(outbox: &Outbox, entry: &Entry, events: &[Event], command: &str) -> Result<Vec<String>> {
+    let id = entry.id;
+    let cancel = format!("`{command} cancel {id}` withdraws it");
+    let class = events.iter().rev().find_map(|event| event.error_class.as_deref());
+    if class == Some("expired") {
+        let version = "it expired: enqueue the next version if it is still wanted";
+        return Ok(vec![version.into(), cancel]);
+    }
+    if may_replay(outbox, id)? {
+        let replay = format!(
+            "`{command} replay {id}` sends it again under its key, once the cause is mended"
+        );
+        return Ok(vec![replay, cancel]);
+    }
+    let applied = format!("`{command} resolve {id} --applied --downstream-id …` if it was applied");
+    Ok(vec!["it was given up, and may have been applied".into(), applied, cancel])
+}
+
+fn doubtful(
+    outbox: &Outbox,
+    entry: &Entry,
+    contract: Option<&Contract>,
+    command: &str,
+) -> Result<Vec<String>> {
+    let id = entry.id;
+    let ask = "ask the provider about its key or entity";
+    let mut lines = vec![match (entry.status, entry.next_lookup_at) {
+        (Status::Unknown, Some(at)) => {
+            let asked = if contract.is_some_and(|contract| contract.is_paused) {
+                "its operation is paused, so that nobody looks it up".into()
+            } else if entry.locked_by.is_some() {
+                "a look-up is on its way".into()
+            } else {
+                format!("the next look-up is at {}", time(at))
+            };
+            format!(
+                "it may have been applied, and nothing is sent until that is known: {asked}; \
+                 who cannot wait may {ask}"
+            )
+        }
+        (Status::Unknown, None) => {
+            format!("it may have been applied, and is not sent again: {ask}")
+        }
+        _ => format!("a person must find out what became of it: {ask}"),
+    }];
+    lines.push(format!("`{command} resolve {id} --applied --downstream-id …` if it was applied"));
+    lines.push(format!(
+        "`{command} resolve {id} --not-applied` if it surely was not: it is sent again under its key"
+    ));
+    lines.push(format!("`{command} resolve {id} --dead` gives it up"));
+    if entry.status == Status::NeedsReview && may_replay(outbox, id)? {
+        lines.push(format!(
+            "`{command} replay {id}` sends it again under its key, which the downstream still remembers"
+        ));
+    }
+    Ok(lines)
+}
+
+fn may_replay(outbox: &Outbox, id: i64) -> Result<bool> {
+    match outbox.check_replay(id) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::Refused => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether later intents of its ordering key wait for this one.
+fn blocks(entry: &Entry, events: &[Event], contract: Option<&Contract>) -> bool {
+    let goes_on = entry.status == Status::Dead
+        && contract.is_some_and(|contract| contract.on_dead == "continue");
+    let mut since = events.iter().rev().take_while(|event| event.to != Status::Pending);
+    let is_skipped = since.any(|event| event.kind == EventKind::Skipped);
+    entry.ordering_key.is_some() && !goes_on && !is_skipped
+}

@@ -1,0 +1,152 @@
+//! The audit trail as `show` and `events` print it. It holds no payload and no header's value, but
+//! for the two that say which agent run and which version of a tool asked.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde::Serialize;
+use sqlite_outbox::{Entry, Event, EventKind, Status};
+
+use crate::output::{escape, time};
+
+/// One line of the audit trail, under the names of `outbox_event`'s columns.
+#[derive(Serialize)]
+pub struct Move<'a> {
+    position: i64,
+    outbox_id: i64,
+    seq: i64,
+    operation: &'a str,
+    at: i64,
+    kind: &'a str,
+    from_status: &'a str,
+    status: &'a str,
+    attempt: u32,
+    claimed_at: Option<i64>,
+    token: Option<i64>,
+    actor: Option<&'a str>,
+    error_class: Option<&'a str>,
+    reason: Option<&'a str>,
+    downstream_id: Option<&'a str>,
+    agent_run: Option<&'a str>,
+    tool_version: Option<&'a str>,
+    key_hash: &'a str,
+    args_hash: Option<&'a str>,
+}
+
+impl<'a> From<&'a Event> for Move<'a> {
+    fn from(event: &'a Event) -> Self {
+        Self {
+            position: event.position,
+            outbox_id: event.id,
+            seq: event.seq,
+            operation: &event.operation,
+            at: event.at,
+            kind: event.kind.as_str(),
+            from_status: event.from.as_str(),
+            status: event.to.as_str(),
+            attempt: event.attempt,
+            claimed_at: event.claimed_at,
+            token: event.token,
+            actor: event.actor.as_deref(),
+            error_class: event.error_class.as_deref(),
+            reason: event.reason.as_deref(),
+            downstream_id: event.downstream_id.as_deref(),
+            agent_run: event.agent_run.as_deref(),
+            tool_version: event.tool_version.as_deref(),
+            key_hash: &event.key_hash,
+            args_hash: event.args_hash.as_deref(),
+        }
+    }
+}
+
+/// One event on one line, with its position to go on behind.
+pub fn line(event: &Event) -> String {
+    let mut text = format!(
+        "{}  #{}  intent {} ({})  {}",
+        time(event.at),
+        event.position,
+        event.id,
+        escape(&event.operation),
+        what(event)
+    );
+    if let Some(took) = took(event) {
+        let _ = write!(text, ", took {took}");
+    }
+    if let Some(id) = &event.downstream_id {
+        let _ = write!(text, ", downstream id {}", escape(id));
+    }
+    if let Some(run) = &event.agent_run {
+        let _ = write!(text, ", agent run {}", escape(run));
+    }
+    if let Some(version) = &event.tool_version {
+        let _ = write!(text, ", tool version {}", escape(version));
+    }
+    if let Some(why) = why(event) {
+        let _ = write!(text, ": {why}");
+    }
+    text
+}
+
+/// The trail of one intent, from its beginning to what comes next.
+pub fn story(entry: &Entry, events: &[Event]) -> String {
+    let mut lines = vec!["\nwhat happened".to_owned()];
+    lines.push(format!("  {}  enqueued", time(entry.created_at)));
+    for event in events {
+        lines.push(format!("  {}  {}", time(event.at), what(event)));
+        let mut add = |text: String| lines.push(format!("{:28}{text}", ""));
+        if let Some((claimed_at, took)) = event.claimed_at.zip(took(event)) {
+            add(format!("claimed {}, took {took}", time(claimed_at)));
+        }
+        why(event).map(&mut add);
+        if let Some(id) = &event.downstream_id {
+            add(format!("downstream id {}", escape(id)));
+        }
+    }
+    if !entry.status.is_settled() {
+        let next = match (entry.status, entry.next_attempt_at, entry.next_lookup_at) {
+            (Status::Unknown, _, Some(at)) => format!(", next look-up {}", time(at)),
+            (_, Some(at), _) => format!(", next attempt {}", time(at)),
+            _ => String::new(),
+        };
+        lines.push(format!("  now it is {}{next}", entry.status));
+    }
+    lines.join("\n")
+}
+
+/// That an intent was carried out twice, as it was found out first.
+pub fn duplicate_effect(events: &[Event]) -> Option<&str> {
+    let event = events.iter().find(|event| event.kind == EventKind::DuplicateEffect)?;
+    Some(event.reason.as_deref().unwrap_or("carried out twice"))
+}
+
+/// What happened, where the intent stands since, and by whom.
+fn what(event: &Event) -> String {
+    let name = match (event.kind, event.attempt) {
+        (EventKind::Attempt, 0) => "attempt (not counted)".into(),
+        (EventKind::Attempt, number) => format!("attempt {number}"),
+        (EventKind::Reconciled, _) => "look-up".into(),
+        (EventKind::DuplicateEffect, _) => "DUPLICATE EFFECT".into(),
+        (kind, _) => kind.as_str().replace('_', " "),
+    };
+    let mut text = if event.from == event.to {
+        format!("{name}: still {}", event.to)
+    } else {
+        format!("{name}: {} -> {}", event.from, event.to)
+    };
+    if let Some(actor) = &event.actor {
+        let _ = write!(text, ", by {}", escape(actor));
+    }
+    text
+}
+
+/// From the claim to the record, where something was claimed.
+fn took(event: &Event) -> Option<String> {
+    let took = u64::try_from(event.at.saturating_sub(event.claimed_at?)).unwrap_or(0);
+    Some(humantime::format_duration(Duration::from_millis(took)).to_string())
+}
+
+fn why(event: &Event) -> Option<String> {
+    let why = [event.error_class.as_deref(), event.reason.as_deref()];
+    let why: Vec<String> = why.into_iter().flatten().map(escape).collect();
+    (!why.is_empty()).then(|| why.join(": "))
+}
