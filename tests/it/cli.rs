@@ -1,5 +1,6 @@
 //! The command, as processes: every command once, for people and as JSON.
 
+mod events;
 mod inspect;
 mod operations;
 mod refusals;

@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
-use sqlite_outbox::Status;
+use sqlite_outbox::{EventKind, Status};
 
-use crate::input::{parse_duration, parse_shard, parse_since, parse_status};
+use crate::input::{parse_duration, parse_event_kind, parse_shard, parse_since, parse_status};
 
 /// The least that a configuration needs; the README has all of it.
 const RELAY_TOML: &str = r#"relay.toml, the least of it (the README lists every key):
@@ -70,6 +70,8 @@ pub enum Command {
     Replay(ReplayArgs),
     /// Withdraw intents that were not sent
     Cancel(CancelArgs),
+    /// Print what happened to all intents, in the order of commits
+    Events(EventsArgs),
     /// Count intents by operation and status
     Stats,
     /// Say why an intent is not sent now: the first rule that keeps it
@@ -274,6 +276,28 @@ pub struct CancelArgs {
     /// Who, for the audit trail; defaults to $USER
     #[arg(long, value_name = "NAME")]
     pub actor: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    /// Only those since: a duration ago such as 1h, or a UTC time
+    #[arg(long, value_name = "TIME", value_parser = parse_since)]
+    pub since: Option<i64>,
+    /// Only those behind this position: the last one that was read before
+    #[arg(long, value_name = "POSITION", default_value_t = 0)]
+    pub after: i64,
+    /// Go on with what is committed from now on, until stopped
+    #[arg(long)]
+    pub follow: bool,
+    /// Only this kind of action
+    #[arg(long)]
+    pub operation: Option<String>,
+    /// Only this kind of event, such as attempt, resolved or duplicate_effect
+    #[arg(long, value_parser = parse_event_kind)]
+    pub kind: Option<EventKind>,
+    /// At most so many
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
 }
 
 #[derive(Debug, Args)]

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::time::Duration;
 
-use sqlite_outbox::{Clock, Status, SystemClock};
+use sqlite_outbox::{Clock, EventKind, Status, SystemClock};
 
 use crate::failure::{Failure, Result};
 
@@ -40,6 +40,11 @@ pub fn parse_shard(text: &str) -> std::result::Result<(u32, u32), String> {
 pub fn parse_status(text: &str) -> std::result::Result<Status, String> {
     let all = || Status::ALL.map(Status::as_str).join(", ");
     Status::parse(text).ok_or_else(|| format!("none of {}", all()))
+}
+
+pub fn parse_event_kind(text: &str) -> std::result::Result<EventKind, String> {
+    let why = "no kind of event; `events --json` shows them, such as attempt, reconciled, resolved";
+    EventKind::parse(text).ok_or_else(|| why.into())
 }
 
 /// A text given directly, as `@FILE`, or as `-` for standard input; byte for byte.

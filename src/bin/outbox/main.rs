@@ -8,6 +8,7 @@ mod config;
 mod demo;
 mod demo_downstream;
 mod enqueue;
+mod events;
 mod failure;
 mod input;
 mod inspect;
@@ -71,6 +72,7 @@ fn dispatch(cli: Cli, is_db_named: bool) -> Result<()> {
         Command::Show(args) => show::show(out, &open()?, &args, cli.show_secrets),
         Command::Replay(args) => operate::replay(out, &open()?, &args),
         Command::Cancel(args) => operate::cancel(out, &open()?, &args),
+        Command::Events(args) => events::run(out, &open()?, &args),
         Command::Stats => stats::run(out, &open()?),
         Command::Why(args) => operations::why(out, &open()?, &args),
         Command::Pause(args) => operations::pause(out, &open()?, &args),

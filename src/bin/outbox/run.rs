@@ -42,6 +42,15 @@ impl StopSignal {
         std::thread::Builder::new().name("outbox-signals".into()).spawn(watch).map_err(fail)?;
         Ok(Self { arrived, told })
     }
+
+    pub fn has_arrived(&self) -> bool {
+        self.arrived.load(Ordering::Acquire)
+    }
+
+    /// Waits for it, but no longer than this.
+    pub fn wait(&self, time: Duration) {
+        let _ = self.told.recv_timeout(time);
+    }
 }
 
 /// What a relay that runs has done so far, counted as it was committed.

@@ -11,7 +11,7 @@ use crate::downstream::Downstream;
 const LOOPBACK: [&str; 2] = ["--allow-addresses", "127.0.0.0/8"];
 
 impl Desk {
-    fn enqueue_for(&self, entity: &str, endpoint: &str) -> String {
+    pub fn enqueue_for(&self, entity: &str, endpoint: &str) -> String {
         let new = self.json(&["enqueue", "pay", "--entity", entity, "--endpoint", endpoint]);
         new[0]["idempotency_key"].as_str().unwrap().to_owned()
     }
@@ -147,17 +147,21 @@ fn the_readmes_configuration_is_accepted_and_names_every_key() {
     }
 }
 
-/// A relay that is running; it is not left behind when a test fails.
-struct Running(Child);
+/// A command that is running; it is not left behind when a test fails.
+pub struct Running(pub Child);
 
 impl Running {
-    fn start(desk: &Desk, more: &[&str]) -> Self {
-        let args = ["relay", "--downstream", "deduplicates"];
-        let mut command = desk.command(&[&args[..], &LOOPBACK, more].concat());
+    pub fn spawn(desk: &Desk, args: &[&str]) -> Self {
+        let mut command = desk.command(args);
         Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     }
 
-    fn signal(&self, name: &str) {
+    pub fn start(desk: &Desk, more: &[&str]) -> Self {
+        let args = ["relay", "--downstream", "deduplicates"];
+        Self::spawn(desk, &[&args[..], &LOOPBACK, more].concat())
+    }
+
+    pub fn signal(&self, name: &str) {
         let id = self.0.id().to_string();
         assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
     }
@@ -178,7 +182,7 @@ impl Running {
         lines.find(|line| is_it(line)).unwrap_or_else(|| panic!("{what:?} was never said"))
     }
 
-    fn finish(&mut self) -> (i32, String) {
+    pub fn finish(&mut self) -> (i32, String) {
         let mut out = String::new();
         self.0.stdout.as_mut().unwrap().read_to_string(&mut out).unwrap();
         (self.0.wait().unwrap().code().unwrap_or(-1), out)
