@@ -68,8 +68,19 @@ pub enum Command {
     Show(ShowArgs),
     /// Give dead intents another round, under the same key
     Replay(ReplayArgs),
-    /// Withdraw intents that were not sent
-    Cancel(CancelArgs),
+    /// Say what became of intents that are unknown or need review
+    ///
+    /// Ask the provider first, by the key or the entity that `show` prints. What is dead can be
+    /// resolved as applied.
+    Resolve(ResolveArgs),
+    /// Let later intents of an ordering key go on without these
+    ///
+    /// They stay as they are: dead, unknown or in need of review.
+    Skip(IntentsArgs),
+    /// Withdraw intents that surely were not applied, or keep them from being tried again
+    ///
+    /// Exit code 3 where it was too late to withdraw one.
+    Cancel(IntentsArgs),
     /// Print what happened to all intents, in the order of commits
     Events(EventsArgs),
     /// Count intents by operation and status
@@ -266,7 +277,41 @@ pub struct ReplayArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct CancelArgs {
+pub struct ResolveArgs {
+    /// The intents' ids
+    #[arg(value_name = "ID", required = true)]
+    pub ids: Vec<i64>,
+    #[command(flatten)]
+    pub finding: FindingArgs,
+    /// The id that the provider gave to the effect
+    #[arg(long, value_name = "X", conflicts_with_all = ["not_applied", "dead"])]
+    pub downstream_id: Option<String>,
+    /// Why, for the audit trail
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Who, for the audit trail; defaults to $USER
+    #[arg(long, value_name = "NAME")]
+    pub actor: Option<String>,
+}
+
+/// What was found out.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct FindingArgs {
+    /// It was applied: it is settled as succeeded
+    #[arg(long)]
+    pub applied: bool,
+    /// It was not applied, and cannot be any more: it is sent again under its key
+    #[arg(long)]
+    pub not_applied: bool,
+    /// It is given up, whether it was applied or not
+    #[arg(long)]
+    pub dead: bool,
+}
+
+/// Intents by id, and who does something about them.
+#[derive(Debug, Args)]
+pub struct IntentsArgs {
     /// The intents' ids
     #[arg(value_name = "ID", required = true)]
     pub ids: Vec<i64>,

@@ -71,6 +71,8 @@ fn dispatch(cli: Cli, is_db_named: bool) -> Result<()> {
         Command::List(args) => inspect::list(out, &open()?, &args, cli.show_secrets),
         Command::Show(args) => show::show(out, &open()?, &args, cli.show_secrets),
         Command::Replay(args) => operate::replay(out, &open()?, &args),
+        Command::Resolve(args) => operate::resolve(out, &open()?, &args),
+        Command::Skip(args) => operate::skip(out, &open()?, &args),
         Command::Cancel(args) => operate::cancel(out, &open()?, &args),
         Command::Events(args) => events::run(out, &open()?, &args),
         Command::Stats => stats::run(out, &open()?),

@@ -1,9 +1,9 @@
-//! `outbox replay` and `outbox cancel`: what a person does about intents.
+//! `outbox replay`, `resolve`, `skip` and `cancel`: what a person does about intents.
 
 use serde::Serialize;
-use sqlite_outbox::{ErrorKind, Filter, Outbox, Status};
+use sqlite_outbox::{ErrorKind, Filter, Outbox, Resolution, Status};
 
-use crate::args::{CancelArgs, ReplayArgs};
+use crate::args::{IntentsArgs, ReplayArgs, ResolveArgs};
 use crate::failure::{Failure, REFUSED, Result};
 use crate::input;
 use crate::inspect;
@@ -15,25 +15,55 @@ struct Done<'a> {
     id: i64,
     outcome: String,
     #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
 }
 
 impl Out {
     fn done(self, id: i64, outcome: &str) -> Result<()> {
         if self.is_json() {
-            return self.json(&Done { id, outcome: outcome.replace(' ', "_"), reason: None });
+            let outcome = outcome.replace(' ', "_");
+            return self.json(&Done { id, outcome, status: None, reason: None });
         }
         self.line(format_args!("intent {id}: {outcome}"))
+    }
+
+    fn resolved(self, id: i64, status: Status) -> Result<()> {
+        if self.is_json() {
+            let status = Some(status.as_str());
+            return self.json(&Done { id, outcome: "resolved".into(), status, reason: None });
+        }
+        self.line(format_args!("intent {id}: resolved, it is {status}"))
+    }
+
+    /// It was not withdrawn, but that somebody wanted to is on record.
+    fn too_late(self, id: i64, status: Status) -> Result<()> {
+        let why = "too late to withdraw: it is not tried again";
+        if self.is_json() {
+            let (outcome, status) = ("too_late".into(), Some(status.as_str()));
+            self.json(&Done { id, outcome, status, reason: Some(why) })?;
+        }
+        note(format_args!("intent {id} is {status}: {why}"));
+        Ok(())
     }
 
     /// `word` is `error` where this intent was asked for, `refused` where it only matched.
     fn refused(self, word: &str, id: i64, reason: &str) -> Result<()> {
         if self.is_json() {
-            self.json(&Done { id, outcome: "refused".into(), reason: Some(reason) })?;
+            let outcome = "refused".into();
+            self.json(&Done { id, outcome, status: None, reason: Some(reason) })?;
         }
         note(format_args!("{word}: {}", escape(reason)));
         Ok(())
     }
+}
+
+/// How an act on one intent ended, once that was said.
+enum Told {
+    Done,
+    /// Not as it was asked for.
+    Otherwise,
 }
 
 pub fn replay(out: Out, outbox: &Outbox, args: &ReplayArgs) -> Result<()> {
@@ -42,19 +72,58 @@ pub fn replay(out: Out, outbox: &Outbox, args: &ReplayArgs) -> Result<()> {
         return replay_many(out, outbox, args, &actor);
     }
     let outcome = if args.dry_run { "would be replayed" } else { "replayed" };
-    each(out, &args.ids, outcome, |id| {
+    each(out, &args.ids, |id| {
         if args.dry_run {
-            outbox.check_replay(id)
+            outbox.check_replay(id)?;
         } else {
-            outbox.replay(id, &actor, args.reason.as_deref())
+            outbox.replay(id, &actor, args.reason.as_deref())?;
         }
+        Ok((Told::Done, out.done(id, outcome)))
     })
 }
 
-pub fn cancel(out: Out, outbox: &Outbox, args: &CancelArgs) -> Result<()> {
+pub fn resolve(out: Out, outbox: &Outbox, args: &ResolveArgs) -> Result<()> {
+    if args.downstream_id.is_some() && args.ids.len() > 1 {
+        return Err(Failure::usage(
+            "--downstream-id: it is the id of one intent's effect: name one",
+        ));
+    }
+    let (resolution, status) = if args.finding.applied {
+        let downstream_id = args.downstream_id.clone();
+        (Resolution::Applied { downstream_id }, Status::Succeeded)
+    } else if args.finding.not_applied {
+        (Resolution::NotApplied, Status::Pending)
+    } else {
+        (Resolution::Dead, Status::Dead)
+    };
     let actor = input::actor(args.actor.as_deref());
-    each(out, &args.ids, "cancelled", |id| {
-        outbox.transact(|tx| outbox.cancel(tx, id, &actor, args.reason.as_deref()))
+    let resolved = each(out, &args.ids, |id| {
+        outbox.resolve(id, &resolution, &actor, args.reason.as_deref())?;
+        Ok((Told::Done, out.resolved(id, status)))
+    });
+    resolved.map_err(|failure| match failure.text.strip_prefix("downstream_id: ") {
+        Some(reason) => Failure::usage(format!("--downstream-id: {reason}")),
+        None => failure,
+    })
+}
+
+pub fn skip(out: Out, outbox: &Outbox, args: &IntentsArgs) -> Result<()> {
+    let actor = input::actor(args.actor.as_deref());
+    each(out, &args.ids, |id| {
+        outbox.transact(|tx| outbox.skip(tx, id, &actor, args.reason.as_deref()))?;
+        Ok((Told::Done, out.done(id, "skipped")))
+    })
+}
+
+pub fn cancel(out: Out, outbox: &Outbox, args: &IntentsArgs) -> Result<()> {
+    let actor = input::actor(args.actor.as_deref());
+    each(out, &args.ids, |id| {
+        let reason = args.reason.as_deref();
+        let status = outbox.transact(|tx| outbox.request_cancel(tx, id, &actor, reason))?;
+        Ok(match status {
+            Status::Cancelled => (Told::Done, out.done(id, "cancelled")),
+            status => (Told::Otherwise, out.too_late(id, status)),
+        })
     })
 }
 
@@ -62,24 +131,31 @@ pub fn cancel(out: Out, outbox: &Outbox, args: &CancelArgs) -> Result<()> {
 fn each(
     out: Out,
     ids: &[i64],
-    outcome: &str,
-    act: impl Fn(i64) -> sqlite_outbox::Result<()>,
+    act: impl Fn(i64) -> sqlite_outbox::Result<(Told, Result<()>)>,
 ) -> Result<()> {
-    let mut is_any_refused = false;
+    let mut is_all_done = true;
     // Whoever reads may have gone away; what was asked for is done all the same.
     let mut said = Ok(());
     for &id in ids {
-        let told = match act(id) {
-            Ok(()) => out.done(id, outcome),
-            Err(error) if matches!(error.kind(), ErrorKind::Refused | ErrorKind::NotFound) => {
-                is_any_refused = true;
-                out.refused("error", id, &error.to_string())
+        let (told, line) = match act(id) {
+            Ok(told) => told,
+            Err(error) if is_of_this_intent(error.kind()) => {
+                (Told::Otherwise, out.refused("error", id, &error.to_string()))
             }
             Err(error) => return Err(error.into()),
         };
-        said = said.and(told);
+        is_all_done &= matches!(told, Told::Done);
+        said = said.and(line);
     }
-    if is_any_refused { Err(Failure::quiet(REFUSED)) } else { said }
+    if is_all_done { said } else { Err(Failure::quiet(REFUSED)) }
+}
+
+/// Whether an error says something about one intent alone.
+pub fn is_of_this_intent(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Refused | ErrorKind::TooLate | ErrorKind::Conflict | ErrorKind::NotFound
+    )
 }
 
 fn replay_many(out: Out, outbox: &Outbox, args: &ReplayArgs, actor: &str) -> Result<()> {
