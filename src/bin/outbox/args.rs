@@ -73,6 +73,13 @@ pub enum Command {
     /// Ask the provider first, by the key or the entity that `show` prints. What is dead can be
     /// resolved as applied.
     Resolve(ResolveArgs),
+    /// Settle intents that a provider's own record has, from JSON lines
+    ///
+    /// Each line is {"tenant_id": "", "idempotency_key": "…", "downstream_id": "…", "receipt": …},
+    /// of which only the key must be there, as it is stored. Each line is committed by itself, so
+    /// the same lines can be given again. Exit code 2 if a line is malformed, else 3 if one was
+    /// not found, refused, left for review, or showed an effect that happened twice.
+    Confirm(ConfirmArgs),
     /// Let later intents of an ordering key go on without these
     ///
     /// They stay as they are: dead, unknown or in need of review.
@@ -307,6 +314,16 @@ pub struct FindingArgs {
     /// It is given up, whether it was applied or not
     #[arg(long)]
     pub dead: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ConfirmArgs {
+    /// The lines; standard input where none is named, or for -
+    #[arg(value_name = "FILE")]
+    pub file: Option<String>,
+    /// Who, for the audit trail; defaults to $USER
+    #[arg(long, value_name = "NAME")]
+    pub actor: Option<String>,
 }
 
 /// Intents by id, and who does something about them.

@@ -5,6 +5,7 @@
 mod advice;
 mod args;
 mod config;
+mod confirm;
 mod demo;
 mod demo_downstream;
 mod enqueue;
@@ -72,6 +73,7 @@ fn dispatch(cli: Cli, is_db_named: bool) -> Result<()> {
         Command::Show(args) => show::show(out, &open()?, &args, cli.show_secrets),
         Command::Replay(args) => operate::replay(out, &open()?, &args),
         Command::Resolve(args) => operate::resolve(out, &open()?, &args),
+        Command::Confirm(args) => confirm::run(out, &open()?, &args),
         Command::Skip(args) => operate::skip(out, &open()?, &args),
         Command::Cancel(args) => operate::cancel(out, &open()?, &args),
         Command::Events(args) => events::run(out, &open()?, &args),

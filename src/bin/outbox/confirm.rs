@@ -1,0 +1,234 @@
+//! `outbox confirm`: what a provider's own record says was applied, line by line.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sqlite_outbox::{ErrorKind, Event, EventKind, Outbox, Receipt, Status};
+
+use crate::args::ConfirmArgs;
+use crate::failure::{Failure, REFUSED, Result, USAGE};
+use crate::input;
+use crate::operate::is_of_this_intent;
+use crate::output::{Out, escape, note};
+
+/// A line as it is written. The members are checked one by one, so that a complaint names its
+/// member and repeats no value.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    #[serde(default)]
+    tenant_id: Value,
+    idempotency_key: Value,
+    #[serde(default)]
+    downstream_id: Value,
+    #[serde(default)]
+    receipt: Value,
+}
+
+/// What a provider's record says of one intent.
+struct Confirmation {
+    tenant: String,
+    key: String,
+    receipt: Receipt,
+}
+
+/// What became of one line.
+#[derive(Serialize)]
+struct Answer<'a> {
+    line: usize,
+    outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idempotency_key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// The worst that was seen so far, and whether somebody still reads.
+struct Summary {
+    is_any_malformed: bool,
+    is_any_open: bool,
+    said: Result<()>,
+}
+
+pub fn run(out: Out, outbox: &Outbox, args: &ConfirmArgs) -> Result<()> {
+    let (name, source) = open(args.file.as_deref())?;
+    let actor = input::actor(args.actor.as_deref());
+    let mut summary = Summary { is_any_malformed: false, is_any_open: false, said: Ok(()) };
+    for (index, bytes) in source.split(b'\n').enumerate() {
+        let bytes = bytes.map_err(|error| Failure::failed(format!("{name}: {error}")))?;
+        if bytes.trim_ascii().is_empty() {
+            continue;
+        }
+        let line = index + 1;
+        match parse(&bytes) {
+            Ok(confirmation) => {
+                let answer = confirm(outbox, line, &confirmation, &actor)?;
+                summary.add(out, &answer);
+            }
+            Err(reason) => summary.add_malformed(out, line, reason),
+        }
+    }
+    match summary {
+        Summary { is_any_malformed: true, .. } => Err(Failure::quiet(USAGE)),
+        Summary { is_any_open: true, .. } => Err(Failure::quiet(REFUSED)),
+        Summary { said, .. } => said,
+    }
+}
+
+/// The lines, one after the other as they come, and what to call where they come from.
+fn open(file: Option<&str>) -> Result<(String, Box<dyn BufRead>)> {
+    match file.filter(|name| *name != "-") {
+        None => Ok(("standard input".into(), Box::new(std::io::stdin().lock()))),
+        Some(name) => {
+            let file = File::open(name)
+                .map_err(|error| Failure::usage(format!("FILE: {name}: {error}")))?;
+            Ok((name.to_owned(), Box::new(BufReader::new(file))))
+        }
+    }
+}
+
+fn parse(line: &[u8]) -> std::result::Result<Confirmation, String> {
+    if !line.trim_ascii_start().starts_with(b"{") {
+        return Err("must be an object such as {\"idempotency_key\": \"…\"}".into());
+    }
+    let line: Line = serde_json::from_slice(line).map_err(|error| explain(&error))?;
+    let key = text("idempotency_key", line.idempotency_key)?;
+    let key = key.ok_or("idempotency_key: must be a string")?;
+    let mut receipt = Receipt::new();
+    if let Some(id) = text("downstream_id", line.downstream_id)? {
+        receipt = receipt.downstream_id(id);
+    }
+    if !line.receipt.is_null() {
+        receipt = receipt.body(line.receipt.to_string());
+    }
+    let tenant = text("tenant_id", line.tenant_id)?.unwrap_or_default();
+    Ok(Confirmation { tenant, key, receipt })
+}
+
+/// A text that may be left out or be null, as exports write it.
+fn text(member: &str, value: Value) -> std::result::Result<Option<String>, String> {
+    match value {
+        Value::Null => Ok(None),
+        Value::String(text) => Ok(Some(text)),
+        _ => Err(format!("{member}: must be a string")),
+    }
+}
+
+/// Every line is the first of its own text, which says nothing to who wrote many.
+fn explain(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.rsplit_once(" at line 1 column ") {
+        Some((text, column)) => format!("{text} at column {column}"),
+        None => text,
+    }
+}
+
+/// In a transaction of its own: what is wrong with one line keeps no other from its turn.
+fn confirm<'a>(
+    outbox: &Outbox,
+    line: usize,
+    confirmation: &'a Confirmation,
+    actor: &str,
+) -> Result<Answer<'a>> {
+    let Confirmation { tenant, key, receipt } = confirmation;
+    let mut answer = Answer {
+        line,
+        outcome: "known",
+        idempotency_key: Some(key),
+        id: None,
+        status: None,
+        reason: None,
+    };
+    let confirmed = outbox.transact(|tx| outbox.confirm(tx, (tenant, key), receipt, actor));
+    match confirmed {
+        Ok(None) => {
+            let entry = outbox.entry_by_key(tenant, key)?;
+            answer.id = entry.as_ref().map(|entry| entry.id);
+            answer.status = entry.map(|entry| entry.status.as_str());
+        }
+        Ok(Some(event)) => {
+            answer.outcome = outcome(&event);
+            answer.id = Some(event.id);
+            answer.status = Some(event.to.as_str());
+            answer.reason = event.reason;
+        }
+        Err(error) => {
+            answer.outcome = match error.kind() {
+                ErrorKind::NotFound => "not_found",
+                // Of a line only the id is checked, and there the text names it.
+                ErrorKind::Invalid => "malformed",
+                kind if is_of_this_intent(kind) => "refused",
+                _ => {
+                    let mut failure = Failure::from(error);
+                    failure.text = format!("line {line}: {}", failure.text);
+                    return Err(failure);
+                }
+            };
+            answer.reason = Some(error.to_string());
+        }
+    }
+    Ok(answer)
+}
+
+/// What was put on record, in a word.
+fn outcome(event: &Event) -> &'static str {
+    if event.kind == EventKind::DuplicateEffect {
+        "duplicate_effect"
+    } else if event.error_class.is_some() || event.to != Status::Succeeded {
+        // The id is another intent's, or it was cancelled: a person must look.
+        "needs_review"
+    } else {
+        "confirmed"
+    }
+}
+
+impl Summary {
+    fn add(&mut self, out: Out, answer: &Answer<'_>) {
+        if answer.outcome == "malformed" {
+            let reason = answer.reason.clone().unwrap_or_default();
+            return self.add_malformed(out, answer.line, reason);
+        }
+        self.is_any_open |= !matches!(answer.outcome, "confirmed" | "known");
+        self.say(if out.is_json() { out.json(answer) } else { out.line(in_words(answer)) });
+    }
+
+    fn add_malformed(&mut self, out: Out, line: usize, reason: String) {
+        self.is_any_malformed = true;
+        note(format_args!("error: line {line}: {}", escape(&reason)));
+        if out.is_json() {
+            let answer = Answer {
+                line,
+                outcome: "malformed",
+                idempotency_key: None,
+                id: None,
+                status: None,
+                reason: Some(reason),
+            };
+            self.say(out.json(&answer));
+        }
+    }
+
+    /// Whoever reads may have gone away; what was asked for is done all the same.
+    fn say(&mut self, said: Result<()>) {
+        let before = std::mem::replace(&mut self.said, Ok(()));
+        self.said = before.and(said);
+    }
+}
+
+fn in_words(answer: &Answer<'_>) -> String {
+    let mut text = format!("line {}: {}", answer.line, answer.outcome);
+    if let (Some(id), Some(status)) = (answer.id, answer.status) {
+        let _ = write!(text, ", intent {id} is {status}");
+    }
+    match &answer.reason {
+        Some(reason) => format!("{text}: {}", escape(reason)),
+        None => text,
+    }
+}
