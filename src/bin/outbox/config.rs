@@ -10,8 +10,8 @@ use sqlite_outbox::{
 use crate::args::{DownstreamArg, RelayArgs};
 use crate::failure::{Failure, Result};
 use crate::relay_toml::{
-    BackoffKind, BackoffTable, ConflictWord, DeadWord, DownstreamWord, JitterWord, OperationTable,
-    Period, RelayTable, Source, TimeoutsTable,
+    BackoffKind, BackoffTable, BindsWord, ConflictWord, DeadWord, DownstreamWord, JitterWord,
+    OperationTable, Period, ReconcileTable, RelayTable, Source, TimeoutsTable,
 };
 
 /// How long a provider remembers a key unless it is said.
@@ -122,6 +122,13 @@ impl Plan {
             return Failure::usage(format!("--{}: {reason}", field.replace('_', "-")));
         };
         match (field, operation) {
+            ("settle_delay" | "max_lookups", Some(name)) => {
+                let key = if field == "settle_delay" { "settle" } else { "max_attempts" };
+                match name {
+                    "default" => source.fail(&["default", "reconcile", key], reason),
+                    name => source.fail(&["operations", name, "reconcile", key], reason),
+                }
+            }
             ("workers" | "lease" | "shard", _) => source.fail(&["relay", field], reason),
             (_, Some("default")) => source.fail(&["default", field], reason),
             (_, Some(name)) => source.fail(&["operations", name, field], reason),
@@ -173,6 +180,8 @@ fn flag_error(error: &sqlite_outbox::Error) -> Failure {
 
 fn as_stored(stored: StoredContract, http: Http) -> Operation {
     let operation = Operation::new(stored.downstream, http).on_dead(stored.on_dead);
+    let operation = if stored.binds_ids { operation.binds_ids() } else { operation };
+    // A look-up is not stored, only that there is one: another relay's asks.
     match stored.provider {
         Some(provider) => operation.provider(provider),
         None => operation,
@@ -196,7 +205,7 @@ impl Place<'_> {
     fn explain(&self, error: &sqlite_outbox::Error) -> Failure {
         let text = error.to_string();
         match text.split_once(": ") {
-            Some((field, reason)) => self.fail(field, reason),
+            Some((field, reason)) => self.fail(&field.replace('.', "/"), reason),
             None => self.fail("", &text),
         }
     }
@@ -213,6 +222,15 @@ fn operation(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Res
         }
     };
     let mut operation = Operation::new(downstream, http(place, table, args)?);
+    if let Some(delay) = table.reconcile.as_ref().and_then(|reconcile| reconcile.settle) {
+        operation = operation.settle_delay(delay.0);
+    }
+    if let Some(max) = table.reconcile.as_ref().and_then(|reconcile| reconcile.max_attempts) {
+        operation = operation.max_lookups(max);
+    }
+    if let Some(BindsWord::Create) = table.binds {
+        operation = operation.binds_ids();
+    }
     if let Some(backoff) = &table.backoff {
         operation = operation.backoff(self::backoff(place, backoff)?);
     }
@@ -292,9 +310,23 @@ fn http(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<H
             ConflictWord::Permanent => OnConflict::Permanent,
         });
     }
+    if let Some(reconcile) = &table.reconcile {
+        http = look_up(http, reconcile).map_err(explain)?;
+    }
     http = http.allow_addresses(&table.allow_addresses).map_err(explain)?;
     http = http.allow_origins(&table.allow_origins).map_err(explain)?;
     http.allow_addresses(&args.allow_addresses).map_err(|error| flag_error(&error))
+}
+
+fn look_up(http: Http, table: &ReconcileTable) -> sqlite_outbox::Result<Http> {
+    let mut http = http.reconcile_by_get(&table.get)?;
+    if let Some(pointer) = &table.downstream_id {
+        http = http.reconcile_id(pointer)?;
+    }
+    match &table.when {
+        Some(when) => http.reconcile_when(&when.pointer, when.equals.clone()),
+        None => Ok(http),
+    }
 }
 
 fn timeouts(table: Option<&TimeoutsTable>) -> Timeouts {

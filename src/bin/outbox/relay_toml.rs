@@ -42,8 +42,10 @@ pub struct OperationTable {
     pub headers: Option<toml::Value>,
     pub idempotency_header: Option<String>,
     pub downstream_id: Option<String>,
-    pub success_when: Option<SuccessWhen>,
+    pub success_when: Option<BodyWhen>,
     pub on_conflict: Option<ConflictWord>,
+    pub binds: Option<BindsWord>,
+    pub reconcile: Option<ReconcileTable>,
     pub max_in_flight: Option<usize>,
     pub breaker_after: Option<u32>,
     pub rate: Option<RateWord>,
@@ -84,6 +86,13 @@ pub enum DeadWord {
     Continue,
 }
 
+/// What an operation does with the ids it gets.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BindsWord {
+    Create,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BackoffKind {
@@ -120,9 +129,21 @@ pub struct TimeoutsTable {
     pub body: Option<Period>,
 }
 
+/// How the system of record is asked what became of an intent.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SuccessWhen {
+pub struct ReconcileTable {
+    pub get: String,
+    pub downstream_id: Option<String>,
+    pub when: Option<BodyWhen>,
+    pub settle: Option<Period>,
+    pub max_attempts: Option<u32>,
+}
+
+/// What the body of an answer must say.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BodyWhen {
     pub pointer: String,
     pub equals: serde_json::Value,
 }

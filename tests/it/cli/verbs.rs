@@ -192,6 +192,41 @@ fn what_is_looked_up_says_when() {
     desk.ok(&["resolve", &id, "--applied"]);
 }
 
+/// As configured: the answer was lost, and the provider's record has the effect.
+#[test]
+fn a_configured_look_up_finds_what_was_applied() {
+    let (desk, downstream) = (Desk::new(), Downstream::start());
+    desk.ok(&["enqueue", "mail", "--entity", "a", "--key", "a"]);
+    let text = format!(
+        "[operations.mail]\nendpoint = \"{}\"\ndownstream = \"unprotected\"\nbinds = \"create\"\n\
+         timeouts = {{ resolve = \"200ms\", connect = \"200ms\", send = \"200ms\", response = \"200ms\", body = \"200ms\" }}\n\
+         reconcile = {{ get = \"{}\", downstream_id = \"/id\", settle = \"1100ms\" }}\n",
+        downstream.url("/lost/1"),
+        downstream.url("/effects/{idempotency_key}")
+    );
+    let drain = ["relay", "--drain", "--config", &desk.file("relay.toml", &text)];
+    let drain_until = |status: &str| {
+        while desk.status(1) != status {
+            assert_ne!(desk.status(1), "needs_review");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            desk.ok(&drain);
+        }
+    };
+    drain_until("unknown");
+    let due = desk.json(&["show", "1"])[0]["next_lookup_at"].as_i64().unwrap();
+    assert!(desk.ok(&["operations"]).contains("yes"));
+    drain_until("succeeded");
+    let story = &desk.json(&["show", "1"])[0];
+    assert!(story["finished_at"].as_i64().unwrap() >= due, "{story}");
+    assert!(story["downstream_id"].is_string(), "{story}");
+    assert_eq!(story["events"].as_array().unwrap().last().unwrap()["kind"], "reconciled");
+    let text = desk.ok(&["show", "1"]);
+    assert!(text.contains("look-up: unknown -> succeeded, by relay-"), "{text}");
+    assert!(text.contains("the look-up found it applied"), "{text}");
+    assert_eq!(downstream.requests().len(), 1, "nothing was sent again");
+    assert_eq!(desk.count("outbox_binding"), 1);
+}
+
 /// A line that is wrong keeps no other from its turn, and the exit code says the worst.
 #[test]
 fn confirm_answers_each_line() {
