@@ -43,6 +43,7 @@ pub fn run(out: Out, outbox: &Outbox, args: &RelayArgs) -> Result<()> {
 /// What a person must see to is a warning, and so is logged unasked.
 fn log_event(event: &Event) {
     let level = match event.to {
+        _ if event.from == event.to => log::Level::Info,
         Status::Dead | Status::Unknown | Status::NeedsReview => log::Level::Warn,
         _ => log::Level::Info,
     };

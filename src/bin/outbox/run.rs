@@ -85,6 +85,8 @@ impl Totals {
             counts.finished += u64::from(self.is_stopping.load(Ordering::Acquire));
         }
         match event.to {
+            // A look-up that does not tell, for one.
+            _ if event.from == event.to => {}
             Status::Succeeded => counts.succeeded += 1,
             Status::Pending => counts.retried += 1,
             Status::Unknown => counts.unknown += 1,
