@@ -1,6 +1,6 @@
 //! What helps: the commands with which a person can get an intent on that stands still.
 
-use sqlite_outbox::{Entry, ErrorKind, Event, EventKind, Outbox, Status};
+use sqlite_outbox::{Clock, Entry, ErrorKind, Event, EventKind, Outbox, Status, SystemClock};
 
 use crate::failure::Result;
 use crate::output::{quoted, time};
@@ -68,8 +68,10 @@ fn doubtful(
                 "its operation is paused, so that nobody looks it up".into()
             } else if entry.locked_by.is_some() {
                 "a look-up is on its way".into()
-            } else {
+            } else if at > SystemClock.now() {
                 format!("the next look-up is at {}", time(at))
+            } else {
+                format!("a look-up is due since {}, and no relay has made it yet", time(at))
             };
             format!(
                 "it may have been applied, and nothing is sent until that is known: {asked}; \

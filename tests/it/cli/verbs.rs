@@ -187,6 +187,8 @@ fn what_is_looked_up_says_when() {
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }
+    desk.sql("UPDATE outbox_lease SET due_at = 1600000000000 WHERE state = 'unknown'");
+    assert!(desk.ok(&["show", &id]).contains("a look-up is due since 2020-"));
     desk.ok(&["pause", "mail"]);
     assert!(desk.ok(&["show", &id]).contains("so that nobody looks it up"));
     desk.ok(&["resolve", &id, "--applied"]);
