@@ -33,7 +33,7 @@ pub struct Entry {
     pub next_lookup_at: Option<i64>,
     /// When the lease ends, in UTC milliseconds, while it is in flight.
     pub locked_until: Option<i64>,
-    /// Which relay holds it, while it is in flight.
+    /// Which relay holds it, while it is in flight or being asked about.
     pub locked_by: Option<String>,
     /// What went wrong last, while it is unsettled.
     pub last_error: Option<String>,

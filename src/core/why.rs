@@ -77,8 +77,13 @@ impl Why {
         Self { rule, text: text.into() }
     }
 
-    /// A row that waits for a person or for nothing; `None` where its status lets it act.
-    pub fn of_status(status: Status, settled: Option<&Settled>, error: &str) -> Option<Self> {
+    /// A row that waits for a person, a look-up or nothing; `None` where its status lets it act.
+    pub fn of_status(
+        status: Status,
+        settled: Option<&Settled>,
+        error: &str,
+        lookup_at: Option<i64>,
+    ) -> Option<Self> {
         let because = if error.is_empty() { String::new() } else { format!(" ({error})") };
         Some(match status {
             Status::Succeeded | Status::Cancelled => {
@@ -97,15 +102,16 @@ impl Why {
             Status::Unknown => Self::new(
                 Rule::Unknown,
                 format!(
-                    "it may have been applied, and sending it again is not safe{because}: ask the \
-                     downstream for its key; a late success still settles it"
+                    "it may have been applied, and sending it again is not safe{because}: a relay with \
+                     a look-up asks what became of it{}; what a person finds out is said with resolve",
+                    lookup_at.map_or_else(String::new, |at| format!(" from {} on", utc(at)))
                 ),
             ),
             Status::NeedsReview => Self::new(
                 Rule::NeedsReview,
                 format!(
-                    "a person must look{because}: find out what the downstream did with its key; \
-                     replay it where that is allowed"
+                    "a person must look{because}: find out what the downstream did with its key and \
+                     say it with resolve; or replay it where that is allowed"
                 ),
             ),
             Status::Pending | Status::InFlight => return None,

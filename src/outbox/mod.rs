@@ -13,6 +13,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use crate::clock::{Clock, SystemClock};
 use crate::core::entry::{Entry, Filter};
+use crate::core::header::check_name;
 use crate::core::intent::{Intent, Prepared, check_operation};
 use crate::core::outcome::Receipt;
 use crate::core::status::Status;
@@ -66,6 +67,7 @@ pub struct OutboxBuilder {
     create: bool,
     clock: Arc<dyn Clock>,
     operations: Option<Vec<String>>,
+    audit_headers: Option<(String, String)>,
 }
 
 impl OutboxBuilder {
@@ -92,14 +94,33 @@ impl OutboxBuilder {
         self
     }
 
+    /// Which headers of an intent say which run of an agent, and which version of a tool, asked for
+    /// it. Their values are the only ones that go into the audit trail. Stored in the file, for
+    /// everybody who writes to it. Defaults to what is stored, else to `x-agent-run` and
+    /// `x-tool-version`.
+    #[must_use]
+    pub fn audit_headers(mut self, agent_run: &str, tool_version: &str) -> Self {
+        self.audit_headers = Some((agent_run.to_owned(), tool_version.to_owned()));
+        self
+    }
+
     /// Opens the outbox in this file and creates or migrates its tables.
     ///
     /// # Errors
     /// The file cannot be opened, is no database, is read-only, has a newer schema, or uses one
-    /// of the outbox's table names for something else; or an operation's name is no name.
+    /// of the outbox's table names for something else; or the name of an operation or a header is
+    /// none.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Outbox> {
         self.operations.iter().flatten().try_for_each(|name| check_operation(name))?;
+        if let Some((agent_run, tool_version)) = &self.audit_headers {
+            check_name(agent_run)
+                .and_then(|()| check_name(tool_version))
+                .map_err(|error| error.context("audit_headers"))?;
+        }
         let store = Store::open(path.as_ref(), self.create)?;
+        if let Some((agent_run, tool_version)) = &self.audit_headers {
+            store.name_audit_headers(agent_run, tool_version)?;
+        }
         let (clock, operations) = (self.clock, self.operations);
         let inner = Inner { store, clock, wakers: Mutex::default(), operations };
         Ok(Outbox { inner: Arc::new(inner) })
@@ -122,7 +143,12 @@ impl Outbox {
 
     /// Options for opening.
     pub fn builder() -> OutboxBuilder {
-        OutboxBuilder { create: true, clock: Arc::new(SystemClock), operations: None }
+        OutboxBuilder {
+            create: true,
+            clock: Arc::new(SystemClock),
+            operations: None,
+            audit_headers: None,
+        }
     }
 
     /// Writes an intent in the caller's open transaction or savepoint: it exists exactly when
@@ -302,10 +328,10 @@ impl Outbox {
     /// is, because the provider's own record says that it was applied: in a webhook, or in an import.
     /// `key` is the stored key. An attempt on the way cannot overwrite it.
     ///
-    /// Returns what this put on record, or `None` where it was known. Look at it where the operation
-    /// [binds ids](crate::Operation::binds_ids): an id that belongs to another intent leaves this one
-    /// for review, and a second id of a settled one is a
-    /// [`DuplicateEffect`](crate::EventKind::DuplicateEffect).
+    /// Returns what this put on record, or `None` where it was known. A second id of an intent is a
+    /// [`DuplicateEffect`](crate::EventKind::DuplicateEffect): it was carried out twice. Where the
+    /// operation [binds ids](crate::Operation::binds_ids), one that belongs to another intent leaves
+    /// this one for review.
     ///
     /// # Errors
     /// [`NotFound`](crate::ErrorKind::NotFound) where no intent has this key;

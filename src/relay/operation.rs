@@ -266,9 +266,8 @@ impl Operation {
     }
 
     /// Says that the id in a receipt names what was created, so that no two intents can have the
-    /// same: an intent that is answered with another one's id needs review and does not take it,
-    /// and one that gets two ids was carried out twice, which is put on record. Ids are unique
-    /// within a [`provider`](Self::provider), or within the operation where none is named. Stored,
+    /// same: an intent that is answered with another one's id needs review and does not take it. Ids
+    /// are unique within a [`provider`](Self::provider), or within the operation where none is named. Stored,
     /// and obeyed by every relay on the file. Defaults to no.
     #[must_use]
     pub fn binds_ids(mut self) -> Self {

@@ -132,6 +132,17 @@ fn named_headers(conn: &Connection, headers: &str) -> Result<(Option<String>, Op
     })?)
 }
 
+/// Says which two headers that are.
+pub(super) fn name_headers(conn: &Connection, agent_run: &str, tool_version: &str) -> Result<()> {
+    conn.execute(
+        "UPDATE main.outbox_meta
+         SET agent_run_header = lower(?1), tool_version_header = lower(?2)
+         WHERE id = 1 AND (agent_run_header, tool_version_header) <> (lower(?1), lower(?2))",
+        [agent_run, tool_version],
+    )?;
+    Ok(())
+}
+
 macro_rules! events {
     ($condition:literal) => {
         concat!(

@@ -99,6 +99,10 @@ impl Store {
         connection::check_out(&self.pool)
     }
 
+    pub fn name_audit_headers(&self, agent_run: &str, tool_version: &str) -> Result<()> {
+        event::name_headers(&*self.connection()?, agent_run, tool_version)
+    }
+
     /// A writer of its own for a relay that signs its leases as `owner`.
     pub fn writer(&self, owner: String) -> Result<Writer> {
         // Not of the pool: it is kept for the relay's whole life.

@@ -45,7 +45,8 @@ pub(crate) fn request_cancel(conn: &Connection, id: i64, by: By<'_>, now: i64) -
         withdraw(conn, &row, EventKind::Cancelled, by, now)?;
         return Ok(Status::Cancelled);
     }
-    if !matches!(row.status, Status::Pending | Status::InFlight) {
+    // A look-up may still find that it was not applied, and then it is not sent again.
+    if !matches!(row.status, Status::Pending | Status::InFlight | Status::Unknown) {
         row.check_withdrawable()?;
     }
     let mut statement = conn.prepare_cached(

@@ -72,10 +72,31 @@ fn applied(
             return Err(binding::conflict(row.id, id, other));
         }
     }
-    row.settle(conn, Status::Succeeded, Some(&receipt), now)?;
     let line = row.line(EventKind::Resolved, Status::Succeeded, by, now);
-    insert_event(conn, &NewEvent { downstream_id, ..line })?;
+    settle_as_applied(conn, row, &receipt, &NewEvent { downstream_id, ..line })?;
     Ok(())
+}
+
+/// Settles a row as succeeded. Where it is known under another id, it was carried out twice.
+fn settle_as_applied(
+    conn: &Connection,
+    row: &OperatorRow,
+    receipt: &Receipt,
+    line: &NewEvent<'_>,
+) -> Result<Event> {
+    let known = match line.downstream_id {
+        Some(id) => known_otherwise(conn, row.id, id)?,
+        None => None,
+    };
+    row.settle(conn, Status::Succeeded, Some(receipt), line.at)?;
+    let event = insert_event(conn, line)?;
+    match known.as_deref().zip(line.downstream_id) {
+        Some(ids) => {
+            let again = NewEvent { from: Status::Succeeded, to: Status::Succeeded, ..*line };
+            settle::duplicate_effect(conn, &row.operation, &again, ids)
+        }
+        None => Ok(event),
+    }
 }
 
 /// Gives up on a row, without saying whether it was applied.
@@ -113,7 +134,6 @@ pub(crate) fn confirm(
     if row.status.is_settled() {
         return confirm_settled(conn, &row, &line, downstream_id);
     }
-    let known = known_id(conn, id)?;
     if let Some(downstream_id) = downstream_id
         && let Some(other) = bind_where_it_binds(conn, &row, downstream_id)?
     {
@@ -123,15 +143,7 @@ pub(crate) fn confirm(
         let line = NewEvent { to, error_class, reason: Some(&reason), ..line };
         return insert_event(conn, &line).map(Some);
     }
-    row.settle(conn, Status::Succeeded, Some(receipt), now)?;
-    let event = insert_event(conn, &NewEvent { to: Status::Succeeded, ..line })?;
-    match known.zip(downstream_id).filter(|(known, id)| known != id) {
-        Some((known, id)) => {
-            let line = NewEvent { from: Status::Succeeded, to: Status::Succeeded, ..line };
-            settle::duplicate_effect(conn, &row.operation, &line, (&known, id)).map(Some)
-        }
-        None => Ok(Some(event)),
-    }
+    settle_as_applied(conn, &row, receipt, &NewEvent { to: Status::Succeeded, ..line }).map(Some)
 }
 
 /// It changes nothing any more; but it may say that the effect happened twice, or after all.
@@ -156,13 +168,11 @@ fn confirm_settled(
         let reason = "it was cancelled, but the provider says that it was carried out";
         return insert_event(conn, &NewEvent { reason: Some(reason), ..*line }).map(Some);
     }
-    let known = known_id(conn, row.id)?;
-    match known.zip(downstream_id) {
-        Some((known, id)) if known != id => {
-            settle::duplicate_effect(conn, &row.operation, line, (&known, id)).map(Some)
-        }
-        None if downstream_id.is_some() => insert_event(conn, line).map(Some),
-        _ => Ok(None),
+    let Some(id) = downstream_id else { return Ok(None) };
+    match known_otherwise(conn, row.id, id)? {
+        Some(known) => settle::duplicate_effect(conn, &row.operation, line, (&known, id)).map(Some),
+        None if has_id(conn, row.id, id)? => Ok(None),
+        None => insert_event(conn, line).map(Some),
     }
 }
 
@@ -179,17 +189,25 @@ fn is_on_record(conn: &Connection, id: i64, downstream_id: Option<&str>) -> Resu
     Ok(statement.query_row(values, |row| row.get(0))?)
 }
 
-/// The id under which the provider knows it, as far as that was recorded: in its receipt, by an
-/// attempt that was late, or up front.
-fn known_id(conn: &Connection, id: i64) -> Result<Option<String>> {
+/// Whether the receipt of an intent has this id.
+fn has_id(conn: &Connection, id: i64, downstream_id: &str) -> Result<bool> {
+    let mut statement = conn.prepare_cached(
+        "SELECT EXISTS (SELECT 1 FROM main.outbox_receipt WHERE id = ?1 AND downstream_id = ?2)",
+    )?;
+    Ok(statement.query_row((id, downstream_id), |row| row.get(0))?)
+}
+
+/// Another id than this one under which the provider knows it, as far as that was recorded: in its
+/// receipt, by an attempt that was late, or up front.
+fn known_otherwise(conn: &Connection, id: i64, downstream_id: &str) -> Result<Option<String>> {
     let mut statement = conn.prepare_cached(
         "SELECT coalesce((SELECT downstream_id FROM main.outbox_receipt WHERE id = ?1),
                          (SELECT late_id FROM main.outbox_lease WHERE id = ?1))",
     )?;
     let recorded = statement.query_row([id], |row| read::lossy_option(row, 0))?;
-    match recorded {
+    match recorded.filter(|recorded| recorded != downstream_id) {
         Some(recorded) => Ok(Some(recorded)),
-        None => binding::id_of(conn, id),
+        None => binding::other_id(conn, id, downstream_id),
     }
 }
 

@@ -18,7 +18,8 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<(u32, u32)>, now: i6
     // One view of the file for all the questions.
     let tx = conn.unchecked_transaction()?;
     let row = find(&tx, id)?;
-    if let Some(why) = Why::of_status(row.status, row.settled.as_ref(), &row.last_error) {
+    if let Some(why) = Why::of_status(row.status, row.settled.as_ref(), &row.last_error, row.due_at)
+    {
         return Ok(why);
     }
     if row.status == Status::InFlight {

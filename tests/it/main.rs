@@ -4,6 +4,7 @@
 mod agent;
 #[cfg(feature = "http")]
 mod answers;
+mod audit;
 mod breaker;
 mod budget;
 mod cancel;
@@ -56,6 +57,7 @@ mod tidy;
 mod transaction;
 #[cfg(feature = "http")]
 mod transport;
+mod wait;
 #[cfg(feature = "http")]
 mod wire;
 mod world;

@@ -61,7 +61,7 @@ fn what_was_not_applied_is_sent_again_with_what_it_has_used() {
 
 #[test]
 fn not_applied_is_not_believed_too_early() {
-    let just_before = Observed { in_doubt_for: SETTLE - Duration::from_millis(1), ..LONG_AGO };
+    let just_before = Observed { in_doubt_for: Duration::from_millis(119_999), ..LONG_AGO };
     let on_its_way = Observed { may_be_on_its_way: true, ..LONG_AGO };
     for observed in [just_before, on_its_way] {
         let decision = found(&doubtful(1), &Finding::NotApplied, observed);

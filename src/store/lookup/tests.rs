@@ -154,7 +154,7 @@ impl Scene {
                 self.record("b", &self.asked, Told::Finding(finding, SETTLE));
             }
             LateSuccess => {
-                self.record("a", &self.sent, Told::Outcome(Outcome::Succeeded(receipt())))
+                self.record("a", &self.sent, Told::Outcome(Outcome::Succeeded(receipt())));
             }
             ResolvedAsApplied | ResolvedAsNotApplied => {
                 let resolution = match meanwhile {

@@ -236,7 +236,7 @@ fn words(rule: Rule) -> &'static [&'static str] {
     match rule {
         Rule::Settled => &["succeeded at 2027-01-15T08:00:00Z", "eff_1"],
         Rule::Dead => &["dead (it went wrong)", "replay"],
-        Rule::Unknown => &["not safe"],
+        Rule::Unknown => &["not safe", "from 2027-01-15T08:02:00Z on", "resolve"],
         Rule::NeedsReview => &["a person must look (it went wrong)"],
         Rule::InFlight => &["another", "since 2027-01-15T08:00:00Z", "until 2027-01-15T08:01:30Z"],
         Rule::Queued => &["behind intent 1", "dead", "waits for a person"],
