@@ -42,9 +42,9 @@
 //!
 //! # Where to look
 //!
-//! [`Outbox`] is for callers: [`enqueue`](Outbox::enqueue) and what became of it. [`Relay`] sends, by
-//! the rules of an [`Operation`], through a [`Handler`] such as `Http`. [`Downstream`] is the one
-//! choice that has no default. [`Inbox`] is for consumers: a message that is delivered again is not
+//! [`Outbox`] is for callers: [`enqueue`](Outbox::enqueue), [`revise`](Outbox::revise) and what became
+//! of it; and for operators. [`Relay`] sends, by the rules of an [`Operation`], through a [`Handler`] such
+//! as `Http`. [`Downstream`] is the one choice that has no default. [`Inbox`] is for consumers. [`Inbox`] is for consumers: a message that is delivered again is not
 //! handled again.
 
 #![forbid(unsafe_code)]
