@@ -90,7 +90,7 @@ def outcome(db, key, wait):
             status, downstream_id = db.execute(
                 "SELECT status, downstream_id FROM outbox_status WHERE tenant_id = ? AND idempotency_key = ?",
                 (TENANT, key)).fetchone()
-        if status not in ("pending", "in_flight") or time.monotonic() >= end:
+        if status not in ("pending", "in_flight", "unknown") or time.monotonic() >= end:
             return status, downstream_id
         time.sleep(0.02)
 

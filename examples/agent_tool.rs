@@ -7,10 +7,10 @@
 //! repeated.
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
-use sqlite_outbox::{Enqueued, Entry, Error, ErrorKind, Intent, Outbox, Result, Status};
+use sqlite_outbox::{Enqueued, Error, ErrorKind, Intent, Outbox, Result};
 
 const TOOL_VERSION: &str = "1.0.0";
 
@@ -47,29 +47,17 @@ fn charge(
     })
 }
 
-/// What became of an intent. Waits so long for it, and only reads meanwhile.
-fn outcome(outbox: &Outbox, id: i64, wait: Duration) -> Result<Option<Entry>> {
-    let began = Instant::now();
-    loop {
-        let entry = outbox.entry(id)?;
-        let is_open = |entry: &Entry| matches!(entry.status, Status::Pending | Status::InFlight);
-        if !entry.as_ref().is_some_and(is_open) || began.elapsed() >= wait {
-            return Ok(entry);
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// The answer for the model.
 fn answer(db: &str, order: &str, amount: u32, wait: Duration) -> Result<serde_json::Value> {
     let outbox = Outbox::open(db)?;
     let run = std::env::var("AGENT_RUN").ok().filter(|run| !run.is_empty());
     let asked = charge(&outbox, order, amount, 1, run.as_deref())?;
-    let entry = outcome(&outbox, asked.id(), wait)?;
+    // Waiting sends nothing; without --wait it returns at once.
+    let entry = outbox.wait(asked.id(), wait)?;
     Ok(json!({
-        "status": entry.as_ref().map(|entry| entry.status.as_str()),
+        "status": entry.status.as_str(),
         "idempotency_key": asked.key(),
-        "downstream_id": entry.as_ref().and_then(|entry| entry.downstream_id.as_deref()),
+        "downstream_id": entry.downstream_id,
         "asked_before": !asked.is_new(),
     }))
 }

@@ -90,7 +90,8 @@ async function outcome(db: Database.Database, key: string, wait: number): Promis
     const changed = db.pragma('data_version', { simple: true });
     if (changed !== seen) found = look.get(TENANT, key) as Outcome;
     seen = changed;
-    if (!['pending', 'in_flight'].includes(found.status) || performance.now() >= end) return found;
+    const isOpen = ['pending', 'in_flight', 'unknown'].includes(found.status);
+    if (!isOpen || performance.now() >= end) return found;
     await sleep(20);
   }
 }
