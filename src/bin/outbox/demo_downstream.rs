@@ -1,8 +1,9 @@
 //! A payment service on loopback that fails on purpose, for the demo.
 //!
 //! It charges once per idempotency key and answers a repeat with the first answer, as providers
-//! that take such a key do. Its mails know no key: each request is another mail. What goes wrong
-//! is told by the order's number, so that every run of the demo has the same story.
+//! that take such a key do. Its messages know no key: each request is another message; of the mails
+//! among them it keeps a list that can be asked. What goes wrong is told by the order's number, so
+//! that every run of the demo has the same story.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -24,15 +25,19 @@ pub enum Mood {
     SaysOnce(u16),
     /// Refuses for good.
     Refuses,
-    /// Sends a mail for every request, then closes the connection without an answer.
-    SendsInSilence,
+    /// Sends a mail for every request, closes the connection without an answer, and lists it.
+    MailsInSilence,
+    /// The same with a text message, of which there is no list.
+    TextsInSilence,
 }
 
 impl Mood {
     /// The story repeats after twelve orders.
     pub fn of(entity: &str) -> Self {
-        if entity.starts_with("mail-") {
-            return Self::SendsInSilence;
+        match entity.split_once('-') {
+            Some(("mail", _)) => return Self::MailsInSilence,
+            Some(("text", _)) => return Self::TextsInSilence,
+            _ => {}
         }
         match number(entity) % 12 {
             2 => Self::LosesAnswers(1),
@@ -56,7 +61,8 @@ impl Mood {
             Self::SaysOnce(429) => "answered 429: slow down".into(),
             Self::SaysOnce(status) => format!("answered {status}"),
             Self::Refuses => "answered 400: card refused".into(),
-            Self::SendsInSilence => "sent a mail, but its answer was lost".into(),
+            Self::MailsInSilence => "mailed, its answer was lost, but listed".into(),
+            Self::TextsInSilence => "texted, and its answer was lost".into(),
         }
     }
 }
@@ -110,9 +116,14 @@ impl PaymentService {
         Ok(Self { port, shared })
     }
 
-    /// Where orders are charged and mails are sent; the entity stands in the path.
+    /// Where orders are charged and messages are sent; the entity stands in the path.
     pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}/{{entity_id}}", self.port)
+    }
+
+    /// Where the list of what was sent is asked for one mail.
+    pub fn list(&self) -> String {
+        format!("http://127.0.0.1:{}/sent/{{entity_id}}", self.port)
     }
 
     pub fn ledger(&self, entity: &str) -> Ledger {
@@ -137,6 +148,15 @@ impl Shared {
         self.stopped.load(std::sync::atomic::Ordering::Acquire)
     }
 
+    /// Whether a mail is on the list.
+    fn look_up(&self, entity: &str) -> (u16, String) {
+        let is_sent = self.ledgers().get(entity).is_some_and(|ledger| ledger.effects > 0);
+        if is_sent {
+            return (200, format!(r#"{{"id":"msg_{}"}}"#, number(entity)));
+        }
+        (404, "{}".into())
+    }
+
     /// Charges unless this key was charged before, and says what to answer; `None` is silence.
     fn handle(&self, entity: &str, key: &str) -> Option<(u16, String)> {
         let mut ledgers = self.ledgers();
@@ -152,7 +172,7 @@ impl Shared {
             (201, format!(r#"{{"id":"ch_{}"}}"#, number(entity)))
         };
         match Mood::of(entity) {
-            Mood::SendsInSilence => {
+            Mood::MailsInSilence | Mood::TextsInSilence => {
                 ledger.effects += 1;
                 None
             }
@@ -177,7 +197,11 @@ fn serve(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream);
     while let Some((entity, key)) = read_request(&mut reader)? {
-        let Some((status, body)) = shared.handle(&entity, &key) else { return Ok(()) };
+        let answer = match entity.strip_prefix("sent/") {
+            Some(mail) => Some(shared.look_up(mail)),
+            None => shared.handle(&entity, &key),
+        };
+        let Some((status, body)) = answer else { return Ok(()) };
         let head = format!(
             "HTTP/1.1 {status} Demo\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             body.len()
