@@ -127,7 +127,7 @@ fn decide_outcome(
             facts.attempts = facts.attempts.saturating_sub(1);
             pending(facts, now, failure, policy)
         }
-        Outcome::Rejected(failure) => buried(facts, failure, ""),
+        Outcome::Rejected(failure) => buried(facts, failure, policy, now, ""),
         Outcome::NeedsReview(failure) => {
             facts.in_doubt_since.get_or_insert(facts.claimed_at);
             parked(Status::NeedsReview, facts, failure, "")
@@ -177,7 +177,7 @@ pub(crate) fn decide_before_send(facts: &Facts, policy: &Policy, now: i64) -> Op
     Some(match withheld(facts, policy, now)? {
         Withheld::Expired => {
             let failure = Failure::new("expired", "expires_at has passed");
-            buried(*facts, &failure, "")
+            buried(*facts, &failure, policy, now, "")
         }
         Withheld::InDoubt => {
             let failure = Failure::new("in_doubt", "an earlier attempt may have been applied");
@@ -191,9 +191,9 @@ pub(crate) fn decide_before_send(facts: &Facts, policy: &Policy, now: i64) -> Op
 }
 
 /// Asked before a row is claimed: another relay may have lowered the number of attempts.
-pub(crate) fn decide_used_up(facts: &Facts, attempts_max: u32) -> Option<Decision> {
+pub(crate) fn decide_used_up(facts: &Facts, policy: &Policy, now: i64) -> Option<Decision> {
     let failure = Failure::new("attempts", "the attempts are used up");
-    (facts.attempts >= attempts_max).then(|| buried(*facts, &failure, ""))
+    (facts.attempts >= policy.attempts_max).then(|| buried(*facts, &failure, policy, now, ""))
 }
 
 /// The same question, answered with the rule alone.
@@ -253,11 +253,11 @@ fn retry_or_give_up(
 ) -> Decision {
     let due_at = now.saturating_add(delay);
     if facts.attempts >= policy.attempts_max {
-        return buried(facts, failure, "; the attempts are used up");
+        return buried(facts, failure, policy, now, "; the attempts are used up");
     }
     let give_up_at = facts.first_sent_at.map(|at| at.saturating_add(millis(policy.give_up_after)));
     if give_up_at.is_some_and(|at| due_at > at) {
-        return buried(facts, failure, "; the time to give up is reached");
+        return buried(facts, failure, policy, now, "; the time to give up is reached");
     }
     pending(facts, due_at, failure, policy)
 }
@@ -273,11 +273,17 @@ fn doubtful(facts: Facts, failure: &Failure, policy: &Policy, now: i64, why: &st
     Decision { due_at: Some(due_at), ..parked(Status::Unknown, facts, failure, why) }
 }
 
-/// Dead, or a person's matter where any attempt may have been applied.
-pub(super) fn buried(facts: Facts, failure: &Failure, why: &str) -> Decision {
+/// Dead; or, where any attempt may have been applied, for a look-up or a person to find out.
+pub(super) fn buried(
+    facts: Facts,
+    failure: &Failure,
+    policy: &Policy,
+    now: i64,
+    why: &str,
+) -> Decision {
     if facts.in_doubt_since.is_some() {
         let why = format!("{why}; an earlier attempt may have been applied");
-        return parked(Status::NeedsReview, facts, failure, &why);
+        return doubtful(facts, failure, policy, now, &why);
     }
     parked(Status::Dead, facts, failure, why)
 }

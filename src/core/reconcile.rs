@@ -79,11 +79,11 @@ fn not_applied(facts: Facts, policy: &Policy, now: i64) -> Decision {
     let facts = Facts { in_doubt_since: None, lookups: 0, ..facts };
     let failure = Failure::new("not_applied", "the look-up found that it was not applied");
     if facts.attempts >= policy.attempts_max {
-        return buried(facts, &failure, "; the attempts are used up");
+        return buried(facts, &failure, policy, now, "; the attempts are used up");
     }
     let give_up_at = facts.first_sent_at.map(|at| at.saturating_add(millis(policy.give_up_after)));
     if give_up_at.is_some_and(|at| now > at) {
-        return buried(facts, &failure, "; the time to give up is reached");
+        return buried(facts, &failure, policy, now, "; the time to give up is reached");
     }
     heed_cancel(pending(facts, now, &failure, policy), policy, now)
 }

@@ -206,7 +206,7 @@ impl Step<'_> {
         let facts = Facts { claimed_at: self.now, ..candidate.facts };
         let asking = Asking { id: candidate.id, tenant_id: &intent.tenant_id, cost: intent.cost };
         let withheld = match decide::decide_before_send(&facts, policy, self.now)
-            .or_else(|| decide::decide_used_up(&facts, policy.attempts_max))
+            .or_else(|| decide::decide_used_up(&facts, policy, self.now))
         {
             Some(decision) => Some(decision),
             None => match self.fit(operation, asking)? {

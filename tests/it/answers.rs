@@ -273,7 +273,7 @@ fn a_refusal_after_an_attempt_in_doubt_needs_review() {
         let wire = Wire::new();
         let id = wire.world.enqueue(&pay("order-1"));
         for path in ["/lostdedupe/1", refusal, "/ok"] {
-            wire.drain(DEDUPLICATES, path);
+            wire.blind_relay(DEDUPLICATES, path).drain().unwrap();
             wire.world.advance(3600);
         }
         assert_eq!(wire.world.entry(id).status, NeedsReview, "{refusal}");
@@ -286,7 +286,7 @@ fn a_refusal_after_an_attempt_in_doubt_needs_review() {
 fn attempts_that_are_used_up_in_doubt_need_review() {
     let wire = Wire::new();
     let id = wire.world.enqueue(&pay("order-1"));
-    let relay = wire.relay(DEDUPLICATES, wire.to("/status/500"));
+    let relay = wire.blind_relay(DEDUPLICATES, "/status/500");
     for _ in 0..12 {
         relay.drain().unwrap();
         wire.world.advance(3600);

@@ -319,6 +319,40 @@ fn what_was_not_applied_costs_nothing() {
     assert_eq!(spent(), 0, "and the second attempt was refused");
 }
 
+/// Whatever ends the attempts of a row in doubt, its look-up is asked before a person is.
+#[test]
+fn what_is_given_up_in_doubt_is_looked_up() {
+    for (finding, status, sent) in [
+        (applied("ch_1"), Status::Succeeded, 2),
+        // Sent once more, and refused as before: now it is known that nothing was applied.
+        (Finding::NotApplied, Status::Dead, 3),
+    ] {
+        let world = World::new();
+        let id = world.enqueue(&pay("a"));
+        world.script.then(maybe_sent()).then(rejected()).then(rejected());
+        let relay = world.relay(DEDUPLICATES);
+        relay.drain().unwrap();
+        world.advance(10);
+        relay.drain().unwrap();
+        assert_eq!(world.entry(id).status, Status::Unknown);
+        world.advance(SETTLE);
+        world.script.then_find(finding);
+        relay.drain().unwrap();
+        assert_eq!(world.entry(id).status, status);
+        assert_eq!(world.script.seen().len(), sent);
+    }
+    // Used up is used up: what was not applied is dead, and not sent again.
+    let world = World::new();
+    let id = world.enqueue(&pay("a"));
+    world.script.then(maybe_sent());
+    let relay = relay_on(&world.outbox, world.operation(DEDUPLICATES).max_attempts(1));
+    relay.drain().unwrap();
+    world.advance(SETTLE);
+    world.script.then_find(Finding::NotApplied);
+    relay.drain().unwrap();
+    assert_eq!((world.entry(id).status, world.script.seen().len()), (Status::Dead, 1));
+}
+
 /// A downstream that forgets keys leaves doubt as well, and may be asked.
 #[test]
 fn outside_the_window_it_is_looked_up() {

@@ -136,7 +136,7 @@ fn doubt_turns_a_later_rejection_into_a_review() {
     let world = World::new();
     let id = world.enqueue(&pay("a"));
     world.script.then(maybe_sent()).then(rejected());
-    let relay = world.relay(DEDUPLICATES);
+    let relay = relay_on(&world.outbox, world.operation_without_look_up(DEDUPLICATES));
     relay.drain().unwrap();
     world.advance(10);
     relay.drain().unwrap();

@@ -52,9 +52,15 @@ impl Wire {
         http().endpoint(&self.server.url(path)).unwrap()
     }
 
-    /// A relay with one worker for the operation `pay`.
+    /// A relay with one worker for the operation `pay`. What is in doubt can be looked up, but the
+    /// look-up does not tell.
     pub fn relay(&self, downstream: Downstream, http: Http) -> Relay {
-        relay(&self.world.outbox, Operation::new(downstream, http))
+        relay(&self.world.outbox, seeing(Operation::new(downstream, http)))
+    }
+
+    /// The same without a look-up.
+    pub fn blind_relay(&self, downstream: Downstream, path: &str) -> Relay {
+        relay(&self.world.outbox, Operation::new(downstream, self.to(path)))
     }
 
     /// Drains with a relay of its own to this path.
@@ -85,10 +91,16 @@ impl Wire {
         let clock = self.world.clock.clone();
         let second = Outbox::builder().clock(clock).open(self.world.path()).unwrap();
         for downstream in [Downstream::Unprotected, DEDUPLICATES] {
-            relay(&second, Operation::new(downstream, self.to(path))).drain().unwrap();
+            let operation = seeing(Operation::new(downstream, self.to(path)));
+            relay(&second, operation).drain().unwrap();
             self.world.advance(3600);
         }
     }
+}
+
+/// With a look-up that does not tell.
+pub fn seeing(operation: Operation) -> Operation {
+    operation.reconcile(|_: &Delivery| unsure())
 }
 
 /// A transport for intents that name an endpoint on loopback.
@@ -109,9 +121,8 @@ pub fn short() -> Timeouts {
     Timeouts { response: short, body: short, ..Timeouts::default() }
 }
 
-/// A relay with one worker and delays of 1 s, 2 s, 4 s for the operation `pay`. What is in doubt
-/// can be looked up, but the look-up does not tell.
+/// A relay with one worker and delays of 1 s, 2 s, 4 s for the operation `pay`.
 pub fn relay(outbox: &Outbox, operation: Operation) -> Relay {
-    let operation = operation.backoff(exact_backoff()).reconcile(|_: &Delivery| unsure());
+    let operation = operation.backoff(exact_backoff());
     Relay::builder(outbox).operation("pay", operation).workers(1).seed(7).build().unwrap()
 }

@@ -74,7 +74,7 @@ fn rules() -> Rules {
 /// Nobody waits for the disk here: what is asked is the order, not the durability.
 fn writer(store: &Store, owner: &str) -> Writer {
     let writer = store.writer(owner.into()).unwrap();
-    writer.hurry();
+    writer.hurry().unwrap();
     writer
 }
 
