@@ -40,24 +40,32 @@ fn two_rows() -> (Arc<World>, i64, i64) {
     (world, id, other)
 }
 
-/// The lease was taken back by B, and the row settled by it. A's success is only an event.
+/// The lease was taken back by B, and the row settled by it. A's success is only an event; but if
+/// the provider gave it another id, the effect happened twice.
 #[test]
 fn after_the_row_is_settled() {
-    let (world, id, other) = two_rows();
-    suspended(&world, DEDUPLICATES, succeeded("late"), |world| {
-        assert_eq!(world.drain(DEDUPLICATES).succeeded, 1);
-    });
-    let entry = world.entry(id);
-    assert_eq!((entry.status, entry.attempts), (Status::Succeeded, 2));
-    assert_eq!(entry.downstream_id, Some(format!("eff_{id}")));
-    assert_eq!(
-        world.story(id),
-        ["lease_lost:in_flight>pending", "attempt:in_flight>succeeded", "late:succeeded>succeeded"]
-    );
-    let late = world.outbox.audit(id).unwrap().pop().unwrap();
-    assert_eq!((late.downstream_id.as_deref(), late.token), (Some("late"), Some(1)));
-    assert_eq!(world.entry(other).status, Status::Pending);
-    assert_eq!(world.number("SELECT sum(total) FROM outbox_settled"), 1);
+    for (says, word, duplicates) in [("eff_1", "late", 0), ("late", "duplicate_effect", 1)] {
+        let (world, id, other) = two_rows();
+        suspended(&world, DEDUPLICATES, succeeded(says), |world| {
+            assert_eq!(world.drain(DEDUPLICATES).succeeded, 1);
+        });
+        let entry = world.entry(id);
+        assert_eq!((entry.status, entry.attempts), (Status::Succeeded, 2));
+        assert_eq!(entry.downstream_id.as_deref(), Some("eff_1"));
+        let [lost, attempt, late] = world.story(id).try_into().unwrap();
+        assert_eq!(lost, "lease_lost:in_flight>pending");
+        assert_eq!(attempt, "attempt:in_flight>succeeded");
+        assert_eq!(late, format!("{word}:succeeded>succeeded"));
+        let late = world.outbox.audit(id).unwrap().pop().unwrap();
+        assert_eq!((late.downstream_id.as_deref(), late.token), (Some(says), Some(1)));
+        if duplicates > 0 {
+            let reason = late.reason.unwrap();
+            assert!(reason.contains("eff_1") && reason.contains("late"), "{reason}");
+        }
+        assert_eq!(world.entry(other).status, Status::Pending);
+        let stats = world.outbox.stats().unwrap().remove(0);
+        assert_eq!((stats.counts[5], stats.duplicate_effects), (1, duplicates));
+    }
 }
 
 /// One row in each unsettled status that a row may have got to meanwhile: a late success wins.
@@ -169,12 +177,17 @@ fn a_late_success_is_kept_while_another_attempt_is_on_the_way() {
         assert_eq!(entry.downstream_id.as_deref(), Some("from a"));
         assert_eq!(world.number("SELECT count(*) FROM outbox_lease"), 1);
     }
-    // B succeeds too: its own receipt is the one, A's is in the trail.
+    // B succeeds too: its own receipt is the one, A's is in the trail. Two ids are two effects.
     let (world, id) = while_b_is_in_flight(succeeded("from a"), |_, _| succeeded("from b"));
     assert_eq!(world.entry(id).downstream_id.as_deref(), Some("from b"));
-    let ids: Vec<_> =
-        world.outbox.audit(id).unwrap().into_iter().filter_map(|e| e.downstream_id).collect();
-    assert_eq!(ids, ["from a", "from b"]);
+    let trail = world.outbox.audit(id).unwrap().into_iter();
+    let ids: Vec<_> = trail
+        .filter_map(|event| event.downstream_id.map(|id| format!("{} {id}", event.kind.as_str())))
+        .collect();
+    assert_eq!(ids, ["late from a", "attempt from b", "duplicate_effect from b"]);
+    assert_eq!(world.outbox.stats().unwrap()[0].duplicate_effects, 1);
+    let (world, _) = while_b_is_in_flight(succeeded("one"), |_, _| succeeded("one"));
+    assert_eq!(world.outbox.stats().unwrap()[0].duplicate_effects, 0);
 }
 
 #[test]

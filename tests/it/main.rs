@@ -53,6 +53,7 @@ mod retries;
 mod schema;
 #[cfg(feature = "http")]
 mod secrets;
+mod standing;
 mod tidy;
 mod transaction;
 #[cfg(feature = "http")]
