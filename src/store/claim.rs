@@ -197,7 +197,7 @@ impl Step<'_> {
             Ok(intent) => intent,
             Err(why) => {
                 let decision = unreadable(candidate.facts, &why);
-                let row = pending_row(candidate.id, operation, "", None, candidate.token);
+                let row = pending_row(candidate.id, operation, false, candidate.token);
                 self.apply(row, Some(EventKind::Unreadable), &decision, request.rules.on_dead)?;
                 log::warn!("intent {} cannot be read and is parked: {why}", candidate.id);
                 return Ok(Tried::Parked);
@@ -217,8 +217,8 @@ impl Step<'_> {
             },
         };
         if let Some(decision) = withheld {
-            let (tenant_id, key) = (&intent.tenant_id, intent.ordering_key.as_deref());
-            let row = pending_row(candidate.id, operation, tenant_id, key, candidate.token);
+            let is_keyed = intent.ordering_key.is_some();
+            let row = pending_row(candidate.id, operation, is_keyed, candidate.token);
             self.conclude(row, Some(EventKind::Withheld), &decision, request.rules.on_dead)?;
             return Ok(Tried::Parked);
         }
@@ -310,9 +310,8 @@ impl Step<'_> {
             return Ok(false);
         }
         self.give_back(delivery)?;
-        if let Some(ordering_key) = delivery.ordering_key() {
-            let key = (delivery.tenant(), ordering_key);
-            line::yield_to_earlier(&self.tx, delivery.id, key, self.now)?;
+        if delivery.ordering_key.is_some() {
+            line::yield_to_earlier(&self.tx, delivery.id, self.now)?;
         }
         Ok(true)
     }
@@ -324,8 +323,7 @@ impl Step<'_> {
             let row = Row {
                 id: lost.id,
                 operation: &rules.operation,
-                tenant_id: &lost.tenant_id,
-                ordering_key: lost.ordering_key.as_deref(),
+                is_keyed: lost.is_keyed,
                 state: Status::InFlight,
                 token: lost.token,
             };
@@ -363,9 +361,7 @@ impl Step<'_> {
                     token: row.get("token")?,
                     owner: read::lossy(row, 1)?,
                     facts: read_facts(row)?,
-                    // A row that cannot be read is parked when it is claimed, not here.
-                    tenant_id: row.get("tenant_id").unwrap_or_default(),
-                    ordering_key: row.get("ordering_key").unwrap_or_default(),
+                    is_keyed: row.get("is_keyed")?,
                 })
             },
         )?;
@@ -375,7 +371,8 @@ impl Step<'_> {
 
 pub(super) const EXPIRED: &str = "
     SELECT l.id, l.owner, l.attempts, l.tries, l.lost, l.in_doubt_since, l.first_sent_at,
-           l.claimed_at, l.token, l.lookups, l.cancel_requested_at, o.tenant_id, o.ordering_key, o.expires_at
+           l.claimed_at, l.token, l.lookups, l.cancel_requested_at, o.expires_at,
+           o.ordering_key IS NOT NULL AS is_keyed
     FROM main.outbox_lease l INDEXED BY outbox_lease_due
     LEFT JOIN main.outbox o ON o.id = l.id
     WHERE l.operation = :operation AND l.state = 'in_flight' AND l.due_at <= :now
@@ -386,18 +383,11 @@ struct ExpiredLease {
     token: Option<i64>,
     owner: String,
     facts: Facts,
-    tenant_id: String,
-    ordering_key: Option<String>,
+    is_keyed: bool,
 }
 
-fn pending_row<'a>(
-    id: i64,
-    operation: &'a str,
-    tenant_id: &'a str,
-    ordering_key: Option<&'a str>,
-    token: Option<i64>,
-) -> Row<'a> {
-    Row { id, operation, tenant_id, ordering_key, state: Status::Pending, token }
+fn pending_row(id: i64, operation: &str, is_keyed: bool, token: Option<i64>) -> Row<'_> {
+    Row { id, operation, is_keyed, state: Status::Pending, token }
 }
 
 /// What became of an attempt that was claimed and not begun.

@@ -14,21 +14,26 @@ pub(super) fn leave(conn: &Connection, id: i64) -> Result<bool> {
     Ok(statement.execute([id])? > 0)
 }
 
-/// A row that is not on the way any more gives way to an earlier one of its key that was replayed
-/// meanwhile.
-pub(super) fn yield_to_earlier(
-    conn: &Connection,
-    id: i64,
-    (tenant_id, ordering_key): (&str, &str),
-    now: i64,
-) -> Result<()> {
-    let mut statement = conn.prepare_cached(HEAD)?;
-    let first = statement.query_row((tenant_id, ordering_key), |row| row.get::<_, i64>(0));
-    let Some(first) = first.optional()?.filter(|&first| first != id) else { return Ok(()) };
+/// The first row of the line that a row stands in.
+pub(super) const FIRST: &str = "
+    SELECT k.id FROM main.outbox_keyed own
+    CROSS JOIN main.outbox_keyed k
+        ON k.tenant_id = own.tenant_id AND k.ordering_key = own.ordering_key
+    WHERE own.id = ?1 ORDER BY k.position, k.id LIMIT 1";
+
+/// A row that is not on the way any more gives way to an earlier one of its key that was replayed,
+/// or revised, meanwhile.
+pub(super) fn yield_to_earlier(conn: &Connection, id: i64, now: i64) -> Result<()> {
+    let mut statement = conn.prepare_cached(FIRST)?;
+    let first = statement.query_row([id], |row| row.get::<_, i64>(0)).optional()?;
+    let Some(first) = first.filter(|&first| first != id) else { return Ok(()) };
     queue(conn, id)?;
+    // One that was never due has no row yet.
     let mut promote = conn.prepare_cached(
-        "UPDATE main.outbox_lease SET due_at = coalesce(resume_at, ?2), resume_at = NULL
-         WHERE id = ?1 AND state = 'pending' AND due_at IS NULL",
+        "INSERT INTO main.outbox_lease (id, operation, state, due_at)
+         SELECT id, operation, 'pending', available_at FROM main.outbox WHERE id = ?1
+         ON CONFLICT (id) DO UPDATE SET due_at = coalesce(resume_at, ?2), resume_at = NULL
+         WHERE state = 'pending' AND outbox_lease.due_at IS NULL",
     )?;
     promote.execute((first, now))?;
     Ok(())
@@ -55,12 +60,7 @@ pub(super) fn take_place(conn: &Connection, id: i64) -> Result<bool> {
          WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM main.outbox_keyed WHERE id = ?1)",
     )?;
     insert.execute([id])?;
-    let mut first = conn.prepare_cached(
-        "SELECT k.id FROM main.outbox_keyed own
-         CROSS JOIN main.outbox_keyed k
-             ON k.tenant_id = own.tenant_id AND k.ordering_key = own.ordering_key
-         WHERE own.id = ?1 ORDER BY k.position, k.id LIMIT 1",
-    )?;
+    let mut first = conn.prepare_cached(FIRST)?;
     let first: i64 = first.query_row([id], |row| row.get(0))?;
     if first != id {
         return Ok(true);

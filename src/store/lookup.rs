@@ -60,8 +60,7 @@ impl Step<'_> {
         let row = Row {
             id: candidate.id,
             operation,
-            tenant_id: "",
-            ordering_key: None,
+            is_keyed: false,
             state: Status::Unknown,
             token: candidate.token,
         };

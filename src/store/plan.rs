@@ -62,6 +62,7 @@ fn no_hot_statement_scans_or_sorts() {
         ("has_due", writer::HAS_DUE, "outbox_lease_due"),
         ("next_due", writer::NEXT_DUE, "outbox_lease_due"),
         ("head", line::HEAD, "PRIMARY KEY"),
+        ("first", line::FIRST, "PRIMARY KEY"),
         ("of_intent", event::OF_INTENT, "sqlite_autoindex_outbox_event_1"),
         ("of_one", event::OF_ONE, "sqlite_autoindex_outbox_event_1"),
         ("stream", event::STREAM, "INTEGER PRIMARY KEY (rowid>?)"),

@@ -63,8 +63,7 @@ pub(crate) struct Stepped {
 pub(super) struct Row<'a> {
     pub id: i64,
     pub operation: &'a str,
-    pub tenant_id: &'a str,
-    pub ordering_key: Option<&'a str>,
+    pub is_keyed: bool,
     pub state: Status,
     pub token: Option<i64>,
 }
@@ -75,8 +74,7 @@ impl<'a> Row<'a> {
         Self {
             id: delivery.id,
             operation: &delivery.operation,
-            tenant_id: &delivery.tenant_id,
-            ordering_key: delivery.ordering_key.as_deref(),
+            is_keyed: delivery.ordering_key.is_some(),
             state: Status::InFlight,
             token: Some(delivery.token),
         }
@@ -216,7 +214,7 @@ impl<'a> Step<'a> {
         if changed == 0 {
             return Ok(false);
         }
-        if let Some(ordering_key) = row.ordering_key {
+        if row.is_keyed {
             match decision.status {
                 Status::Dead if on_dead == OnDead::Continue => {
                     line::leave(&self.tx, row.id)?;
@@ -227,12 +225,7 @@ impl<'a> Step<'a> {
                         line::queue(&self.tx, row.id)?;
                     }
                 }
-                _ => line::yield_to_earlier(
-                    &self.tx,
-                    row.id,
-                    (row.tenant_id, ordering_key),
-                    self.now,
-                )?,
+                _ => line::yield_to_earlier(&self.tx, row.id, self.now)?,
             }
         }
         if let Some(kind) = kind {
@@ -275,7 +268,7 @@ impl<'a> Step<'a> {
                 status: decision.status,
                 attempts: decision.facts.attempts,
                 receipt,
-                is_keyed: row.ordering_key.is_some(),
+                is_keyed: row.is_keyed,
                 was_in_doubt: decision.facts.in_doubt_since.is_some(),
                 now: self.now,
             },

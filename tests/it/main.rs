@@ -50,6 +50,7 @@ mod replay;
 mod reserve;
 #[cfg(feature = "http")]
 mod retries;
+mod revise;
 mod schema;
 #[cfg(feature = "http")]
 mod secrets;
