@@ -274,7 +274,7 @@ pub(super) const UNSETTLED_VERSION: &str = "
     ORDER BY intent_version DESC LIMIT 1";
 
 /// The latest earlier version of the same action that is not settled.
-fn unsettled_version(conn: &Connection, intent: &Prepared<'_>) -> Result<Option<i64>> {
+pub(super) fn unsettled_version(conn: &Connection, intent: &Prepared<'_>) -> Result<Option<i64>> {
     if intent.intent_version() == 1 {
         return Ok(None);
     }

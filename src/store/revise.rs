@@ -90,7 +90,7 @@ pub(crate) fn revise(
     old.check_withdrawable().and_then(|()| check_doubt(old))?;
     enqueue::all_or_nothing(conn, || {
         let enqueued = enqueue::enqueue(conn, next)?;
-        let Enqueued::New { id, .. } = enqueued else {
+        let Enqueued::New { id, key, .. } = enqueued else {
             let text = format!(
                 "version {} exists as intent {} already, beside intent {} and not in its place",
                 next.intent_version(),
@@ -108,7 +108,9 @@ pub(crate) fn revise(
         if old.is_keyed && !line::take_place(conn, id)? {
             let_act(conn, id)?;
         }
-        Ok(enqueued)
+        // What it revises is withdrawn; a version before that may still be there.
+        let unsettled_version = enqueue::unsettled_version(conn, next)?;
+        Ok(Enqueued::New { id, key, unsettled_version })
     })
 }
 

@@ -85,10 +85,12 @@ fn which_statuses_may_be_revised() {
 fn it_is_another_intent_with_a_key_of_its_own_and_says_where_it_comes_from() {
     let world = World::new();
     let old = world.enqueue(&first());
-    let Enqueued::New { id, key, .. } = revise(&world, old, 1, &changed(&pay("a"), 1)).unwrap()
+    let Enqueued::New { id, key, unsettled_version, .. } =
+        revise(&world, old, 1, &changed(&pay("a"), 1)).unwrap()
     else {
         panic!("it is new")
     };
+    assert_eq!(unsettled_version, None, "the version before is withdrawn, not beside it");
     let (before, after) = (world.entry(old), world.entry(id));
     assert_eq!((before.revises, before.revised_by), (None, Some(id)));
     assert_eq!((after.revises, after.revised_by), (Some(old), None));
