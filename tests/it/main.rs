@@ -54,6 +54,7 @@ mod revise;
 mod schema;
 #[cfg(feature = "http")]
 mod secrets;
+mod skip;
 mod standing;
 mod tidy;
 mod transaction;
