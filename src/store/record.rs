@@ -141,8 +141,11 @@ impl Step<'_> {
                     let decision = id_taken(decision, row.id, id, other);
                     return self.event(row, EventKind::Late, now_is, &decision, Some(receipt));
                 }
+                let row = Row { state: now_is, ..row };
+                let other = self.other_id(row, downstream_id, id)?;
                 self.keep_late_proof(row.id, receipt)?;
-                self.event(row, EventKind::Late, now_is, decision, Some(receipt))
+                self.event(row, EventKind::Late, now_is, decision, Some(receipt))?;
+                other.map_or(Ok(()), |ids| self.duplicate_effect(row, decision, ids))
             }
             _ => {
                 let decision = Decision { facts, ..decision.clone() };
@@ -168,10 +171,10 @@ impl Step<'_> {
             let decision = id_taken(decision, row.id, id, other);
             return self.event(row, EventKind::Late, row.state, &decision, Some(receipt));
         }
-        if let (Some(id), Status::Succeeded) = (id, row.state)
-            && self.compare_ids(row, decision, known, id)?
+        if row.state == Status::Succeeded
+            && let Some(ids) = self.other_id(row, known, id)?
         {
-            return Ok(());
+            return self.duplicate_effect(row, decision, ids);
         }
         self.event(row, EventKind::Late, row.state, decision, Some(receipt))
     }
@@ -180,7 +183,7 @@ impl Step<'_> {
     fn standing(&self, id: i64) -> Result<Option<Standing>> {
         let mut statement = self.tx.prepare_cached(
             "SELECT coalesce(r.status, l.state), coalesce(l.attempts, r.attempts), l.claimed_at,
-                    l.token, r.downstream_id, l.in_doubt_since
+                    l.token, coalesce(r.downstream_id, l.late_id), l.in_doubt_since
              FROM main.outbox o
              LEFT JOIN main.outbox_lease l ON l.id = o.id
              LEFT JOIN main.outbox_receipt r ON r.id = o.id

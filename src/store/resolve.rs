@@ -171,17 +171,19 @@ fn confirm_settled(
     let Some(id) = downstream_id else { return Ok(None) };
     match known_otherwise(conn, row.id, id)? {
         Some(known) => settle::duplicate_effect(conn, &row.operation, line, (&known, id)).map(Some),
-        None if has_id(conn, row.id, id)? => Ok(None),
+        None if settle::has_heard_of(conn, row.id, id)? => Ok(None),
         None => insert_event(conn, line).map(Some),
     }
 }
 
-/// Whether the trail of an intent has this id already: webhooks are delivered more than once.
+/// Whether it was told before that this was carried out: webhooks are delivered more than once.
+/// A late line without an id is that of a failure.
 fn is_on_record(conn: &Connection, id: i64, downstream_id: Option<&str>) -> Result<bool> {
     let mut statement = conn.prepare_cached(
         "SELECT EXISTS (SELECT 1 FROM main.outbox_event
                         WHERE outbox_id = :id AND downstream_id IS :downstream_id
-                          AND kind IN ('confirmed', 'late', :duplicate))",
+                          AND (kind IN ('confirmed', :duplicate)
+                               OR kind = 'late' AND downstream_id IS NOT NULL))",
     )?;
     let values = named_params! {
         ":id": id, ":downstream_id": downstream_id, ":duplicate": DUPLICATE_EFFECT,
@@ -189,17 +191,12 @@ fn is_on_record(conn: &Connection, id: i64, downstream_id: Option<&str>) -> Resu
     Ok(statement.query_row(values, |row| row.get(0))?)
 }
 
-/// Whether the receipt of an intent has this id.
-fn has_id(conn: &Connection, id: i64, downstream_id: &str) -> Result<bool> {
-    let mut statement = conn.prepare_cached(
-        "SELECT EXISTS (SELECT 1 FROM main.outbox_receipt WHERE id = ?1 AND downstream_id = ?2)",
-    )?;
-    Ok(statement.query_row((id, downstream_id), |row| row.get(0))?)
-}
-
 /// Another id than this one under which the provider knows it, as far as that was recorded: in its
-/// receipt, by an attempt that was late, or up front.
+/// receipt, by an attempt that was late, or up front. One that was heard of before is no news.
 fn known_otherwise(conn: &Connection, id: i64, downstream_id: &str) -> Result<Option<String>> {
+    if settle::has_heard_of(conn, id, downstream_id)? {
+        return Ok(None);
+    }
     let mut statement = conn.prepare_cached(
         "SELECT coalesce((SELECT downstream_id FROM main.outbox_receipt WHERE id = ?1),
                          (SELECT late_id FROM main.outbox_lease WHERE id = ?1))",

@@ -59,6 +59,16 @@ pub(super) fn count(conn: &Connection, operation: &str, status: &str, number: i6
 /// The word under which effects that happened twice are counted.
 pub(super) const DUPLICATE_EFFECT: &str = "duplicate_effect";
 
+/// Whether the trail of an intent has this id already, whoever brought it. A second id is counted
+/// when it is heard of first.
+pub(super) fn has_heard_of(conn: &Connection, id: i64, downstream_id: &str) -> Result<bool> {
+    let mut statement = conn.prepare_cached(
+        "SELECT EXISTS (SELECT 1 FROM main.outbox_event
+                        WHERE outbox_id = ?1 AND downstream_id = ?2)",
+    )?;
+    Ok(statement.query_row((id, downstream_id), |row| row.get(0))?)
+}
+
 /// Puts on record that one intent has two ids at its provider, which means two effects.
 pub(super) fn duplicate_effect(
     conn: &Connection,

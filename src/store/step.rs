@@ -273,10 +273,10 @@ impl<'a> Step<'a> {
                 now: self.now,
             },
         )?;
+        let other = self.other_id(row, late_id, id)?;
         self.event(row, kind, decision.status, decision, receipt)?;
-        if let Some(id) = id {
-            let settled = Row { state: decision.status, ..row };
-            self.compare_ids(settled, decision, late_id, id)?;
+        if let Some(ids) = other {
+            self.duplicate_effect(Row { state: decision.status, ..row }, decision, ids)?;
         }
         let operation = row.operation.to_owned();
         *self.settled.entry((operation, decision.status)).or_default() += 1;
@@ -298,27 +298,38 @@ impl<'a> Step<'a> {
         Ok(binding::bind(&self.tx, provider, id, row.id)?.map(|other| (id, other)))
     }
 
-    /// Where the row has another id already, it was carried out twice.
-    pub(super) fn compare_ids(
+    /// Another id that the row has already, where this one is news: it was carried out twice.
+    pub(super) fn other_id<'i>(
         &mut self,
-        settled: Row<'_>,
-        decision: &Decision,
+        row: Row<'_>,
         known: Option<String>,
-        id: &str,
-    ) -> Result<bool> {
-        let known = match known.filter(|known| known != id) {
+        id: Option<&'i str>,
+    ) -> Result<Option<(String, &'i str)>> {
+        let Some(id) = id else { return Ok(None) };
+        let other = match known.filter(|known| known != id) {
             Some(known) => Some(known),
-            None if binding::binds(self.contract(settled.operation)?.as_deref()) => {
-                binding::other_id(&self.tx, settled.id, id)?
+            None if binding::binds(self.contract(row.operation)?.as_deref()) => {
+                binding::other_id(&self.tx, row.id, id)?
             }
             None => None,
         };
-        let Some(known) = known else { return Ok(false) };
-        let event = self.line(settled, EventKind::DuplicateEffect, settled.state, decision);
-        let ids = (known.as_str(), id);
-        let event = settle::duplicate_effect(&self.tx, settled.operation, &event, ids)?;
+        match other {
+            Some(other) if !settle::has_heard_of(&self.tx, row.id, id)? => Ok(Some((other, id))),
+            _ => Ok(None),
+        }
+    }
+
+    /// Puts on record that it was.
+    pub(super) fn duplicate_effect(
+        &mut self,
+        row: Row<'_>,
+        decision: &Decision,
+        (first, second): (String, &str),
+    ) -> Result<()> {
+        let event = self.line(row, EventKind::DuplicateEffect, row.state, decision);
+        let event = settle::duplicate_effect(&self.tx, row.operation, &event, (&first, second))?;
         self.events.push(event);
-        Ok(true)
+        Ok(())
     }
 
     /// Writes the audit trail and keeps the event for observers.

@@ -17,6 +17,7 @@ mod claim;
 #[cfg(feature = "cli")]
 mod cli;
 mod clients;
+mod confirm;
 mod conflict;
 mod contention;
 #[cfg(feature = "http")]
