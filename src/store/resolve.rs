@@ -221,6 +221,9 @@ fn set_aside(conn: &Connection, row: &OperatorRow, reason: &str, now: i64) -> Re
     statement.execute(named_params! {
         ":id": row.id, ":operation": row.operation, ":now": now, ":reason": reason,
     })?;
+    if row.is_keyed && row.status == Status::InFlight {
+        line::yield_to_earlier(conn, row.id, now)?;
+    }
     Ok(())
 }
 

@@ -5,6 +5,7 @@ mod agent;
 #[cfg(feature = "http")]
 mod answers;
 mod audit;
+mod binding;
 mod breaker;
 mod budget;
 mod cancel;

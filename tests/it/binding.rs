@@ -1,0 +1,323 @@
+//! An id that names what was created belongs to one intent.
+
+use std::sync::{Arc, Barrier};
+
+use sqlite_outbox::Downstream::Unprotected;
+use sqlite_outbox::{
+    Delivery, Entry, ErrorKind, EventKind, Finding, Intent, OnDead, Operation, Outbox, Outcome,
+    Receipt, Relay, Resolution, Status,
+};
+
+use crate::standing::{FIRST, Standing, all_about};
+use crate::world::{
+    DEDUPLICATES, World, immediate, interrupted, maybe_sent, pay, rejected, relay_on, succeeded,
+};
+
+fn binding(world: &World) -> Relay {
+    relay_on(&world.outbox, world.operation(DEDUPLICATES).binds_ids())
+}
+
+fn confirm(outbox: &Outbox, entry: &Entry, id: &str) -> Option<sqlite_outbox::Event> {
+    let of = (entry.tenant_id.as_str(), entry.idempotency_key.as_str());
+    let receipt = Receipt::new().downstream_id(id);
+    outbox.transact(|tx| outbox.confirm(tx, of, &receipt, "webhook")).unwrap()
+}
+
+fn bind(world: &World, id: i64, downstream_id: &str) -> Result<(), ErrorKind> {
+    let bound = world.outbox.transact(|tx| world.outbox.bind(tx, id, downstream_id, "ann"));
+    bound.map_err(|error| error.kind())
+}
+
+fn duplicates(world: &World) -> u64 {
+    world.outbox.stats().unwrap().iter().map(|line| line.duplicate_effects).sum()
+}
+
+/// Whose an id is, as the file has it.
+fn owner(world: &World, id: &str) -> i64 {
+    world.number(&format!("SELECT id FROM outbox_binding WHERE downstream_id = '{id}'"))
+}
+
+/// It waits for a person, who is told of both intents and of the id.
+fn needs_review(world: &World, id: i64, downstream_id: &str, other: i64) {
+    let entry = world.entry(id);
+    assert_eq!(entry.status, Status::NeedsReview);
+    let why = entry.last_error.unwrap();
+    let parts = [format!("intent {id} "), format!("{downstream_id:?}"), format!("intent {other}:")];
+    assert!(parts.iter().all(|part| why.contains(part)), "{why}");
+    assert_eq!(entry.downstream_id, None);
+    let event = world.outbox.audit(id).unwrap().pop().unwrap();
+    assert_eq!(event.error_class.as_deref(), Some("duplicate_id"));
+    assert_eq!(owner(world, downstream_id), other);
+}
+
+/// Two relays get the same id for two intents and write it down at the same moment, again and
+/// again. One intent has it; the other one, and nothing beside it, waits for a person.
+#[test]
+fn of_two_that_get_one_id_at_once_one_has_it() {
+    const ROUNDS: i64 = 25;
+    let world = World::new();
+    for round in 0..ROUNDS {
+        for operation in ["pay", "charge"] {
+            for entity in ["before", "same", "after"] {
+                world.enqueue(&Intent::new(operation, format!("{entity}-{round}")));
+            }
+        }
+    }
+    let together = Arc::new(Barrier::new(2));
+    let relay = |name: &'static str| {
+        let together = Arc::clone(&together);
+        let handler = move |delivery: &Delivery| match delivery.entity().split_once('-').unwrap() {
+            ("same", round) => {
+                together.wait();
+                succeeded(&format!("id-{round}"))
+            }
+            _ => succeeded(&format!("own-{}", delivery.id())),
+        };
+        let operation = Operation::new(DEDUPLICATES, handler).provider("stripe").binds_ids();
+        let relay = Relay::builder(&world.second()).operation(name, operation).workers(1);
+        relay.build().unwrap()
+    };
+    let relays = [relay("pay"), relay("charge")];
+    std::thread::scope(|scope| {
+        for relay in &relays {
+            scope.spawn(|| relay.drain().unwrap());
+        }
+    });
+    for round in 0..ROUNDS {
+        let first = round * 6 + 1;
+        for beside in [0, 2, 3, 5] {
+            let entry = world.entry(first + beside);
+            assert_eq!(entry.status, Status::Succeeded, "the batch is kept whole");
+            assert_eq!(entry.downstream_id, Some(format!("own-{}", entry.id)));
+        }
+        let same = [first + 1, first + 4];
+        let has = owner(&world, &format!("id-{round}"));
+        let other = same.into_iter().find(|id| *id != has).unwrap();
+        assert_eq!(world.entry(has).status, Status::Succeeded);
+        needs_review(&world, other, &format!("id-{round}"), has);
+    }
+    assert_eq!(duplicates(&world), 0);
+}
+
+/// Within one batch of one relay, where all is written in one transaction.
+#[test]
+fn one_id_twice_in_a_batch() {
+    let world = World::new();
+    let ids: Vec<i64> =
+        ["a", "b", "c", "d"].iter().map(|entity| world.enqueue(&pay(entity))).collect();
+    for id in ["x", "x", "y", "x"] {
+        world.script.then(succeeded(id));
+    }
+    assert_eq!(binding(&world).drain().unwrap().succeeded, 2);
+    assert_eq!(world.entry(ids[2]).downstream_id.as_deref(), Some("y"));
+    needs_review(&world, ids[1], "x", ids[0]);
+    needs_review(&world, ids[3], "x", ids[0]);
+    // It may have been applied under a name of its own, so that it is not withdrawn lightly.
+    let cancel = world.outbox.transact(|tx| world.outbox.cancel(tx, ids[1], "ann", None));
+    assert_eq!(cancel.unwrap_err().kind(), ErrorKind::TooLate);
+}
+
+#[test]
+fn ids_that_name_nothing_are_not_compared() {
+    let world = World::new();
+    for entity in ["a", "b", "c"] {
+        world.enqueue(&pay(entity));
+        world.script.then(succeeded("accepted"));
+    }
+    assert_eq!(world.drain(DEDUPLICATES).succeeded, 3);
+    let fourth = world.enqueue(&pay("d"));
+    confirm(&world.outbox, &world.entry(fourth), "accepted").unwrap();
+    assert_eq!(world.entry(fourth).status, Status::Succeeded);
+    assert_eq!(world.number("SELECT count(*) FROM outbox_binding"), 0);
+    assert_eq!(duplicates(&world), 0);
+}
+
+/// Where it is unsettled, in whatever status, the id of another is no proof for it.
+#[test]
+fn confirmed_with_the_id_of_another() {
+    for standing in Standing::ALL {
+        if standing.status().is_settled() {
+            continue;
+        }
+        standing.then(move |world| {
+            let other = world.enqueue(&pay("other"));
+            drop(relay_on(&world.second(), world.operation(Unprotected).binds_ids()));
+            confirm(&world.outbox, &world.entry(other), "x").unwrap();
+            let event = confirm(&world.outbox, &world.entry(FIRST), "x").unwrap();
+            assert_eq!((event.kind, event.to), (EventKind::Confirmed, Status::NeedsReview));
+            needs_review(world, FIRST, "x", other);
+        });
+    }
+    // A settled one stays, and it is on record once.
+    Standing::Succeeded.then(|world| {
+        let other = world.enqueue(&pay("other"));
+        drop(relay_on(&world.second(), world.operation(Unprotected).binds_ids()));
+        confirm(&world.outbox, &world.entry(other), "x").unwrap();
+        let event = confirm(&world.outbox, &world.entry(FIRST), "x").unwrap();
+        assert_eq!(event.error_class.as_deref(), Some("duplicate_id"));
+        assert_eq!((event.to, duplicates(world)), (Status::Succeeded, 0));
+        assert_eq!(confirm(&world.outbox, &world.entry(FIRST), "x"), None);
+    });
+}
+
+/// A row that was replayed waits for the one on the way; that is set aside, and never comes back.
+#[test]
+fn what_is_set_aside_on_the_way_gives_way_to_what_waits_for_it() {
+    let world = Arc::new(World::new());
+    for entity in ["1", "2", "3"] {
+        world.enqueue(&pay(entity).ordering_key("k"));
+    }
+    let other = world.enqueue(&pay("other").delay(std::time::Duration::from_secs(10_000_000)));
+    let operation = world.operation(DEDUPLICATES).on_dead(OnDead::Continue).binds_ids();
+    let relay = relay_on(&world.outbox, operation);
+    world.script.then(rejected()).then(rejected());
+    relay.drain().unwrap();
+    bind(&world, other, "x").unwrap();
+    world.outbox.replay(2, "ann", None).unwrap();
+    let inside = Arc::clone(&world);
+    let meanwhile = move || {
+        inside.outbox.replay(1, "ann", None).unwrap();
+        assert_eq!(inside.entry(1).next_attempt_at, None);
+        confirm(&inside.outbox, &inside.entry(2), "x").unwrap();
+        assert!(inside.entry(1).next_attempt_at.is_some(), "nothing is on the way any more");
+    };
+    world.other_relay(DEDUPLICATES, interrupted(meanwhile, rejected())).drain().unwrap();
+    assert_eq!(world.entry(2).status, Status::NeedsReview);
+    assert_eq!(*world.story(2).last().unwrap(), "late:needs_review>needs_review");
+    assert_eq!(world.entry(1).status, Status::Dead, "the handler was asked to carry it out");
+}
+
+#[test]
+fn resolved_or_bound_with_the_id_of_another() {
+    let world = World::new();
+    let (has, doubtful) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
+    world.script.then(succeeded("x")).then(crate::world::needs_review());
+    binding(&world).drain().unwrap();
+    let before = all_about(&world, doubtful);
+    let applied = |id: &str| Resolution::Applied { downstream_id: Some(id.into()) };
+    let error = world.outbox.resolve(doubtful, &applied("x"), "ann", None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    let text = error.to_string();
+    assert!(text.contains(&format!("intent {has}:")) && text.contains("\"x\""), "{text}");
+    assert_eq!(bind(&world, doubtful, "x"), Err(ErrorKind::Conflict));
+    assert_eq!(all_about(&world, doubtful), before);
+    world.outbox.resolve(doubtful, &applied("y"), "ann", None).unwrap();
+    assert_eq!(owner(&world, "y"), doubtful);
+    assert_eq!(bind(&world, doubtful, "z"), Err(ErrorKind::TooLate));
+    assert_eq!(bind(&world, 99, "z"), Err(ErrorKind::NotFound));
+    for wrong in ["", "a\0b", &"x".repeat(1025)] {
+        assert_eq!(bind(&world, doubtful, wrong), Err(ErrorKind::Invalid));
+    }
+}
+
+/// The client chose the id, and wrote it down before a relay had said who the provider is.
+#[test]
+fn an_id_that_was_given_up_front() {
+    for says in ["mine", "other"] {
+        let world = World::new();
+        let id = world.enqueue(&pay("a"));
+        bind(&world, id, "mine").unwrap();
+        bind(&world, id, "mine").unwrap();
+        assert_eq!(world.story(id), ["bound:pending>pending"]);
+        assert_eq!(bind(&world, id, "another"), Err(ErrorKind::Conflict));
+        let operation = world.operation(DEDUPLICATES).provider("stripe").binds_ids();
+        let stripe = Relay::builder(&world.outbox)
+            .operation("pay", operation)
+            .operation("charge", world.operation(DEDUPLICATES).provider("stripe").binds_ids())
+            .workers(1)
+            .build()
+            .unwrap();
+        // Another operation of the same provider cannot have it either, before or after.
+        let charge = world.enqueue(&Intent::new("charge", "b"));
+        assert_eq!(bind(&world, charge, "mine"), Err(ErrorKind::Conflict));
+        confirm(&world.outbox, &world.entry(charge), "mine").unwrap();
+        needs_review(&world, charge, "mine", id);
+        world.script.then(succeeded(says));
+        stripe.drain().unwrap();
+        let entry = world.entry(id);
+        assert_eq!((entry.status, entry.downstream_id.as_deref()), (Status::Succeeded, Some(says)));
+        let second = u64::from(says != "mine");
+        assert_eq!(duplicates(&world), second, "the provider calls it {says}");
+        // Told again of both, nobody counts again.
+        for known in ["mine", says] {
+            assert_eq!(confirm(&world.outbox, &entry, known), None);
+        }
+        assert_eq!(duplicates(&world), second);
+    }
+}
+
+#[test]
+fn a_look_up_can_ask_for_the_id_that_was_given() {
+    let world = World::new();
+    let id = world.enqueue(&pay("a"));
+    bind(&world, id, "mine").unwrap();
+    let operation = Operation::new(Unprotected, |_: &Delivery| maybe_sent()).binds_ids();
+    let relay = relay_on(
+        &world.outbox,
+        operation.reconcile(|delivery: &Delivery| {
+            Finding::Applied(Receipt::new().downstream_id(delivery.downstream_id().unwrap()))
+        }),
+    );
+    relay.drain().unwrap();
+    world.advance(120);
+    relay.drain().unwrap();
+    assert_eq!(world.entry(id).downstream_id.as_deref(), Some("mine"));
+    assert_eq!(duplicates(&world), 0);
+}
+
+#[test]
+fn binding_belongs_to_the_callers_transaction() {
+    let world = World::new();
+    let (id, other) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
+    let mut conn = world.app();
+    let error = world.outbox.bind(&conn, id, "x", "ann").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoTransaction);
+    let tx = immediate(&mut conn);
+    world.outbox.bind(&tx, id, "x", "ann").unwrap();
+    tx.rollback().unwrap();
+    assert_eq!(world.story(id), [""; 0]);
+    bind(&world, other, "x").unwrap();
+    assert_eq!(bind(&world, id, "x"), Err(ErrorKind::Conflict));
+}
+
+/// What is found or comes late with the id of another settles nothing.
+#[test]
+fn a_finding_or_a_late_success_with_the_id_of_another() {
+    let has = |world: &World| {
+        drop(relay_on(&world.second(), world.operation(DEDUPLICATES).binds_ids()));
+        let other = world.enqueue(&pay("other"));
+        confirm(&world.outbox, &world.entry(other), "x").unwrap();
+        other
+    };
+    let world = World::new();
+    let id = world.enqueue(&pay("a"));
+    let relay = relay_on(&world.outbox, world.operation(Unprotected).binds_ids());
+    world.script.then(maybe_sent());
+    world.script.then_find(Finding::Applied(Receipt::new().downstream_id("x")));
+    relay.drain().unwrap();
+    let other = has(&world);
+    world.advance(120);
+    relay.drain().unwrap();
+    needs_review(&world, id, "x", other);
+
+    for outcome in [maybe_sent(), rejected(), Outcome::Succeeded(Receipt::new())] {
+        let world = Arc::new(World::new());
+        let id = world.enqueue(&pay("a"));
+        let inside = Arc::clone(&world);
+        let settles = matches!(outcome, Outcome::Succeeded(_));
+        let meanwhile = move || {
+            inside.advance(91);
+            has(&inside);
+            inside.script.then(outcome);
+            inside.drain(DEDUPLICATES);
+        };
+        world.other_relay(DEDUPLICATES, interrupted(meanwhile, succeeded("x"))).drain().unwrap();
+        if settles {
+            assert_eq!(world.entry(id).status, Status::Succeeded);
+            assert_eq!(owner(&world, "x"), 2);
+        } else {
+            needs_review(&world, id, "x", 2);
+        }
+        assert_eq!(duplicates(&world), 0);
+    }
+}
