@@ -337,8 +337,9 @@ impl Step<'_> {
         if delivery.lookup.is_some() {
             return self.abandon_lookup(delivery);
         }
-        let owner = self.owner.to_owned();
-        self.lose(Row::claimed(delivery), &delivery.facts, &owner, rules)
+        let (owner, row) = (self.owner.to_owned(), Row::claimed(delivery));
+        let facts = self.with_request(delivery.facts, row)?;
+        self.lose(row, &facts, &owner, rules)
     }
 
     fn lose(&mut self, row: Row<'_>, facts: &Facts, owner: &str, rules: &Rules) -> Result<()> {

@@ -59,7 +59,11 @@ impl Step<'_> {
         let row = Row::claimed(delivery);
         let failed_probe = self.is_failed_probe(delivery, outcome)?;
         let facts = if failed_probe { uncounted(delivery.facts, outcome) } else { delivery.facts };
-        let decision = decide::decide(&facts, outcome, &policy, self.now, roll);
+        let mut decision = decide::decide(&facts, outcome, &policy, self.now, roll);
+        if decision.status == Status::Pending {
+            let facts = self.with_request(facts, row)?;
+            decision = decide::decide(&facts, outcome, &policy, self.now, roll);
+        }
         // It is the operation that waits now, not the row; but the row steps back, so that the
         // next probe is another one.
         let is_silent = failed_probe && decision.status == Status::Pending;
@@ -81,6 +85,16 @@ impl Step<'_> {
             self.record_late(row, outcome, &decision)?;
         }
         self.learn((delivery, outcome, roll), rules, decision.due_at)
+    }
+
+    /// The facts of a claim with what somebody has asked for since.
+    pub(super) fn with_request(&self, facts: Facts, row: Row<'_>) -> Result<Facts> {
+        let mut statement = self.tx.prepare_cached(
+            "SELECT cancel_requested_at IS NOT NULL FROM main.outbox_lease
+             WHERE id = ?1 AND token IS ?2",
+        )?;
+        let requested = statement.query_row((row.id, row.token), |r| r.get(0)).optional()?;
+        Ok(Facts { cancel_requested: requested.unwrap_or(false), ..facts })
     }
 
     /// An earlier attempt proved success while this one was in flight: that is the outcome,

@@ -253,12 +253,13 @@ impl<'a> Step<'a> {
             );
         }
         let mut statement = self.tx.prepare_cached(
-            "DELETE FROM main.outbox_lease WHERE id = ?1 AND state = ?2 AND token IS ?3
+            "DELETE FROM main.outbox_lease
+             WHERE id = ?1 AND state = ?2 AND token IS ?3 AND (late_receipt IS NULL OR ?4)
              RETURNING late_id",
         )?;
-        let deleted = statement
-            .query_row((row.id, row.state.as_str(), row.token), |r| r.get::<_, Option<String>>(0))
-            .optional()?;
+        // Without a receipt it is withdrawn, which a proof of success that came meanwhile forbids.
+        let values = (row.id, row.state.as_str(), row.token, receipt.is_some());
+        let deleted = statement.query_row(values, |r| r.get::<_, Option<String>>(0)).optional()?;
         drop(statement);
         let Some(late_id) = deleted else { return Ok(false) };
         settle::write(

@@ -1,9 +1,18 @@
 //! Withdrawing intents, and how they are counted.
 
-use sqlite_outbox::{Error, ErrorKind, EventKind, OperationStats, Status};
+use std::sync::Arc;
+
+use sqlite_outbox::Downstream::Unprotected;
+use sqlite_outbox::{
+    Delivery, Error, ErrorKind, EventKind, Failure, Finding, Operation, OperationStats, Outcome,
+    Receipt, Status,
+};
 
 use crate::standing::{FIRST, Standing, all_about};
-use crate::world::{DEDUPLICATES, START, World, immediate, pay, rejected, succeeded};
+use crate::world::{
+    DEDUPLICATES, START, World, immediate, interrupted, limited, maybe_sent, needs_review,
+    not_sent, pay, rejected, relay_on, succeeded, transient, unsure,
+};
 
 fn cancel(world: &World, id: i64) -> Result<(), Error> {
     world.outbox.transact(|tx| world.outbox.cancel(tx, id, "alice", Some("not wanted")))
@@ -64,6 +73,189 @@ fn it_belongs_to_the_callers_transaction() {
     tx.commit().unwrap();
     assert_eq!(world.drain(DEDUPLICATES).succeeded, 2);
     assert_eq!(world.entry(brief).status, Status::Cancelled);
+}
+
+fn request(world: &World, id: i64) -> Result<Status, Error> {
+    world.outbox.transact(|tx| world.outbox.request_cancel(tx, id, "alice", Some("stop it")))
+}
+
+/// When somebody wanted to stop it, as the trail has it.
+fn requested_at(world: &World, id: i64) -> Option<i64> {
+    let trail = world.outbox.audit(id).unwrap();
+    let event = trail.into_iter().find(|event| event.kind == EventKind::CancelRequested)?;
+    assert_eq!((event.from, event.actor.as_deref()), (event.to, Some("alice")));
+    assert_eq!(event.reason.as_deref(), Some("stop it"));
+    Some(event.at)
+}
+
+#[test]
+fn what_a_request_to_cancel_does_in_each_status() {
+    for standing in Standing::ALL {
+        let expected = match standing {
+            Standing::Pending | Standing::Retried | Standing::Dead | Standing::DeadInDoubt => {
+                Ok(Status::Cancelled)
+            }
+            Standing::PendingInDoubt => Ok(Status::Pending),
+            Standing::InFlight => Ok(Status::InFlight),
+            Standing::NeedsReviewUnsent => Err(ErrorKind::Refused),
+            _ => Err(ErrorKind::TooLate),
+        };
+        standing.then(move |world| {
+            let before = all_about(world, FIRST);
+            let result = request(world, FIRST).map_err(|error| error.kind());
+            assert_eq!(result, expected, "{standing:?}");
+            match result {
+                Ok(status) => assert_eq!(world.entry(FIRST).status, status),
+                Err(_) => assert_eq!(all_about(world, FIRST), before),
+            }
+            let is_too_late = matches!(result, Ok(Status::Pending | Status::InFlight));
+            assert_eq!(requested_at(world, FIRST).is_some(), is_too_late);
+        });
+    }
+    let world = World::new();
+    assert_eq!(request(&world, 99).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+/// Somebody cancels while the handler is at work. It is not stopped: what it says decides, but it
+/// is not tried again. An answer that may come after it was applied, such as 500, leaves it in
+/// doubt, and is never taken for a cancellation.
+#[test]
+fn what_is_cancelled_on_the_way_ends_as_its_attempt_does() {
+    let auth = Outcome::Unauthorized(Failure::new("auth", "answered 401"));
+    for (outcome, downstream, status, attempts) in [
+        (succeeded("x"), DEDUPLICATES, Status::Succeeded, 1),
+        (transient(), DEDUPLICATES, Status::Cancelled, 1),
+        (transient(), Unprotected, Status::Cancelled, 1),
+        (limited(), DEDUPLICATES, Status::Cancelled, 0),
+        (not_sent(), DEDUPLICATES, Status::Cancelled, 0),
+        (auth, DEDUPLICATES, Status::Cancelled, 0),
+        (rejected(), DEDUPLICATES, Status::Dead, 1),
+        (needs_review(), DEDUPLICATES, Status::NeedsReview, 1),
+        (maybe_sent(), Unprotected, Status::Unknown, 1),
+        // Without the request it would be repeated under its key.
+        (maybe_sent(), DEDUPLICATES, Status::Unknown, 1),
+    ] {
+        let world = Arc::new(World::new());
+        let (id, next) = (
+            world.enqueue(&pay("a").ordering_key("k")),
+            world.enqueue(&pay("b").ordering_key("k")),
+        );
+        let inside = Arc::clone(&world);
+        let meanwhile = move || {
+            inside.advance(1);
+            for _ in 0..2 {
+                assert_eq!(request(&inside, id).unwrap(), Status::InFlight);
+            }
+            inside.outbox.pause("pay", None, "alice", None).unwrap();
+        };
+        let relay = world.other_relay(downstream, interrupted(meanwhile, outcome.clone()));
+        relay.drain().unwrap();
+        let entry = world.entry(id);
+        assert_eq!((entry.status, entry.attempts), (status, attempts), "{outcome:?}");
+        assert_eq!(requested_at(&world, id), Some(START + 1000));
+        if status == Status::Succeeded {
+            assert_eq!(entry.downstream_id.as_deref(), Some("x"));
+            assert!(entry.receipt.is_some());
+        }
+        if status == Status::Cancelled {
+            assert_eq!(entry.finished_at, Some(START + 1000), "at once, also while it is paused");
+            assert_eq!(entry.receipt.unwrap_or_default(), Receipt::new());
+        }
+        world.outbox.resume("pay", "alice", None).unwrap();
+        world.advance(100);
+        world.drain(downstream);
+        let sent: Vec<i64> = world.script.seen().iter().map(Delivery::id).collect();
+        let goes_on = status.is_settled();
+        assert_eq!(sent, if goes_on { vec![next] } else { vec![] }, "{outcome:?}");
+    }
+}
+
+/// Where nothing can be asked, it waits for a person at once.
+#[test]
+fn what_is_cancelled_on_the_way_and_lost_needs_a_person_where_nothing_can_look_it_up() {
+    let world = Arc::new(World::new());
+    let id = world.enqueue(&pay("a"));
+    let inside = Arc::clone(&world);
+    let handler = interrupted(move || assert!(request(&inside, id).is_ok()), maybe_sent());
+    relay_on(&world.second(), Operation::new(DEDUPLICATES, handler)).drain().unwrap();
+    let entry = world.entry(id);
+    assert_eq!((entry.status, entry.attempts), (Status::NeedsReview, 1));
+    assert!(entry.last_error.unwrap().contains("wanted to cancel it"));
+    // A person who sends it again has changed the mind.
+    world.outbox.replay(id, "alice", None).unwrap();
+    assert_eq!(world.drain(DEDUPLICATES).succeeded, 1);
+}
+
+/// What waits to be repeated is not, and that is seen once it is due.
+#[test]
+fn what_is_cancelled_between_two_attempts_is_not_tried_again() {
+    let world = Standing::PendingInDoubt.then(|world| {
+        assert_eq!(request(world, FIRST).unwrap(), Status::Pending);
+        assert_eq!(world.outbox.why(FIRST, None).unwrap().0, "not_due");
+    });
+    world.advance(10);
+    assert_eq!(world.outbox.why(FIRST, None).unwrap().0, "cancel_requested");
+    world.drain(DEDUPLICATES);
+    assert_eq!(world.script.seen().len(), 1);
+    assert_eq!(world.entry(FIRST).status, Status::Unknown);
+    // The look-up finds that it was not applied: it is withdrawn then, and not sent.
+    let relay = world.relay(DEDUPLICATES);
+    relay.drain().unwrap();
+    world.script.then_find(unsure()).then_find(Finding::NotApplied);
+    world.advance(120);
+    relay.drain().unwrap();
+    world.advance(1000);
+    relay.drain().unwrap();
+    assert_eq!(world.script.asked(), 2);
+    assert_eq!(world.entry(FIRST).status, Status::Cancelled);
+    assert_eq!(world.script.seen().len(), 1);
+}
+
+/// A row that takes its process down each time: cancelled while its dead owner still holds the
+/// lease, between two crashes, or while the operation is paused, it is not started again.
+#[test]
+fn what_kills_its_process_can_be_stopped() {
+    for (paused, after_recovery) in [(false, false), (false, true), (true, false), (true, true)] {
+        for has_look_up in [true, false] {
+            let world = World::new();
+            let id = world.enqueue(&pay("killer"));
+            let relay = || {
+                let operation = match has_look_up {
+                    true => world.operation(DEDUPLICATES),
+                    false => world.operation_without_look_up(DEDUPLICATES),
+                };
+                relay_on(&world.second(), operation)
+            };
+            drop(relay());
+            // As it is when the process is gone, and its lease is not.
+            world.sql(
+                "UPDATE outbox_lease SET state = 'in_flight', attempts = 1, tries = 1, token = 0,
+                        owner = 'relay-0-gone', claimed_at = 1800000000000, due_at = 1800000090000",
+            );
+            if paused {
+                world.outbox.pause("pay", None, "alice", None).unwrap();
+            }
+            if after_recovery {
+                world.advance(91);
+                world.outbox.pause("pay", None, "alice", None).unwrap();
+                relay().drain().unwrap();
+                assert_eq!(world.entry(id).status, Status::Pending, "lost once");
+                if !paused {
+                    world.outbox.resume("pay", "alice", None).unwrap();
+                }
+            }
+            request(&world, id).unwrap();
+            world.advance(91);
+            relay().drain().unwrap();
+            if paused {
+                world.outbox.resume("pay", "alice", None).unwrap();
+                relay().drain().unwrap();
+            }
+            let status = if has_look_up { Status::Unknown } else { Status::NeedsReview };
+            assert_eq!(world.entry(id).status, status, "a send was possible");
+            assert_eq!(world.script.seen().len(), 0, "it is not started again");
+        }
+    }
 }
 
 fn counts(world: &World) -> Vec<OperationStats> {

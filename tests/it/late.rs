@@ -166,10 +166,18 @@ fn while_b_is_in_flight(
 
 #[test]
 fn a_late_success_is_kept_while_another_attempt_is_on_the_way() {
-    // B fails in any way: A's proof wins.
-    for b_says in [maybe_sent(), rejected(), transient(), limited(), crate::world::not_sent()] {
+    // B fails in any way: A's proof wins, also where somebody wants no further attempt.
+    let says = [maybe_sent(), rejected(), transient(), limited(), crate::world::not_sent()];
+    for (b_says, cancels) in
+        says.iter().flat_map(|says| [(says.clone(), false), (says.clone(), true)])
+    {
         let (world, id) = while_b_is_in_flight(succeeded("from a"), move |world, delivery| {
-            assert_eq!(world.entry(delivery.id()).status, Status::InFlight, "B holds it");
+            let id = delivery.id();
+            assert_eq!(world.entry(id).status, Status::InFlight, "B holds it");
+            if cancels {
+                let cancel = |tx: &_| world.outbox.request_cancel(tx, id, "ann", None);
+                assert_eq!(world.outbox.transact(|tx| cancel(tx)).unwrap(), Status::InFlight);
+            }
             b_says.clone()
         });
         let entry = world.entry(id);
