@@ -121,6 +121,30 @@ fn a_row_that_kills_its_process_is_found() {
     assert_eq!(scene.downstream.requests().len(), 4);
 }
 
+/// The row an operator most wants to stop is always leased or about to be: cancelled while its dead
+/// process still holds it, it is not started again. A send was possible, so that a person must look.
+#[test]
+fn a_row_that_kills_its_process_can_be_cancelled() {
+    let scene = Scene::new();
+    let killer = scene.enqueue("killer");
+    let mut relay = scene.relay("/gate", "deduplicates");
+    scene.downstream.wait_for_requests(1);
+    relay.kill();
+    let requested = scene
+        .outbox
+        .transact(|tx| scene.outbox.request_cancel(tx, killer, "ann", Some("it kills")))
+        .unwrap();
+    assert_eq!(requested, Status::InFlight, "its owner is dead, its lease is not");
+    scene.downstream.release();
+    expire_leases(&scene.path, relay.id());
+    let mut relay = scene.relay("/gate", "deduplicates");
+    relay.waits_until_it_says(&format!("{killer} needs_review"));
+    let neighbour = scene.enqueue("neighbour");
+    relay.waits_until_it_says(&format!("{neighbour} succeeded"));
+    assert_eq!(scene.downstream.requests().len(), 2, "one of each");
+    assert_eq!(scene.status(killer), Status::NeedsReview);
+}
+
 /// Sends and records in a crowd: two relays and four enqueuers, one of them Python, while relays
 /// are killed thirty times and more, some with a request in flight.
 #[test]
