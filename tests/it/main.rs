@@ -45,6 +45,8 @@ mod poison;
 #[cfg(feature = "http")]
 mod process;
 mod reconcile;
+#[cfg(feature = "http")]
+mod race;
 mod record;
 mod regressions;
 mod relay;

@@ -36,6 +36,12 @@ impl Process {
         Self::start("thrifty-relay", path, &[""])
     }
 
+    /// A relay that tells of every delivery: `sent ID applied`, or `sent ID refused` for the first
+    /// attempt of every fourth entity, which may be repeated.
+    pub fn telling_relay(path: &Path) -> Self {
+        Self::start("telling-relay", path, &[""])
+    }
+
     /// Starts a process that enqueues entities `name-FROM` to `name-TO` and tells of each that it
     /// committed; one in ten is rolled back.
     pub fn enqueuer(path: &Path, name: &str, count: usize) -> Self {
@@ -119,6 +125,7 @@ fn child() {
     match role.as_str() {
         "relay" => relay(Path::new(&path), arguments[0], arguments[1], false),
         "careful-relay" => relay(Path::new(&path), arguments[0], arguments[1], true),
+        "telling-relay" => telling_relay(Path::new(&path)),
         "thrifty-relay" => thrifty_relay(Path::new(&path)),
         _ => enqueuer(Path::new(&path), arguments[0], arguments[1].parse().unwrap()),
     }
@@ -179,6 +186,32 @@ fn thrifty_relay(path: &Path) {
     let operation = Operation::new(Downstream::DeduplicatesByKey { window: WINDOW }, handler)
         .max_per(40, Duration::from_secs(1))
         .max_cost(300, Duration::from_secs(3600));
+    let relay = Relay::builder(&outbox).operation("pay", operation).build().unwrap();
+    let handle = relay.start().unwrap();
+    say("started");
+    let _ = std::io::stdin().read_line(&mut String::new());
+    drop(handle);
+}
+
+/// A relay without a downstream that tells what it carried out and what it refused.
+fn telling_relay(path: &Path) {
+    use sqlite_outbox::{Delivery, Failure, Outcome, Receipt};
+    let outbox = Outbox::open(path).unwrap();
+    let handler = |delivery: &Delivery| {
+        let number: u32 = delivery.entity().parse().unwrap();
+        if number % 4 == 1 && delivery.attempt() == 1 {
+            say(format_args!("sent {} refused", delivery.id()));
+            return Outcome::Transient(Failure::new("transient", "answered 408"));
+        }
+        say(format_args!("sent {} applied", delivery.id()));
+        Outcome::Succeeded(Receipt::new())
+    };
+    let backoff = Backoff::Exponential {
+        base: Duration::from_millis(5),
+        cap: Duration::from_millis(20),
+        jitter: Jitter::Full,
+    };
+    let operation = Operation::new(Downstream::Unprotected, handler).backoff(backoff);
     let relay = Relay::builder(&outbox).operation("pay", operation).build().unwrap();
     let handle = relay.start().unwrap();
     say("started");
