@@ -1,5 +1,6 @@
 //! One binary for all integration tests.
 #![allow(clippy::similar_names, clippy::items_after_statements)]
+mod again;
 #[cfg(feature = "http")]
 mod agent;
 #[cfg(feature = "http")]

@@ -284,7 +284,8 @@ fn cancelling_the_head_lets_the_next_go() {
 }
 
 /// Shards are by id, so the rows of a key are spread over relays: the order holds all the same,
-/// and no relay spins on rows of another.
+/// and no relay spins on rows of another. How much waits for each shard is not told yet; a regular
+/// pattern of ids can leave one of them idle.
 #[test]
 fn keys_that_span_shards_keep_their_order() {
     let world = World::new();

@@ -3,11 +3,12 @@
 use std::sync::{Arc, Barrier};
 
 use sqlite_outbox::Downstream::{DeduplicatesByKey, Unprotected};
-use sqlite_outbox::{Downstream, ErrorKind, Filter, Intent, Outcome, Status};
+use sqlite_outbox::rusqlite::Connection;
+use sqlite_outbox::{Delivery, Downstream, ErrorKind, Filter, Intent, Outcome, Relay, Status};
 
 use crate::world::{
     DEDUPLICATES, START, WINDOW, World, interrupted, maybe_sent, needs_review, pay, rejected,
-    succeeded, transient,
+    relay_on, succeeded, transient,
 };
 
 /// A file with one row that got to its status by this outcome, and one that waits.
@@ -129,6 +130,72 @@ fn thousands_at_once_and_twice_in_a_row() {
     assert_eq!(world.number("SELECT count(*) FROM outbox"), 2000);
     assert_eq!(world.number("SELECT count(*) FROM outbox_event WHERE kind = 'replayed'"), 2000);
     assert_eq!(world.drain(DEDUPLICATES).succeeded, 2000);
+}
+
+/// Half an hour of outage was a hole for ever: what had used up its attempts was found by no list and
+/// no command. Here one command brings back that hour, and nothing else deletes what is dead.
+#[test]
+fn an_outage_is_made_good_by_one_command() {
+    let world = World::new();
+    let old = world.enqueue(&pay("old"));
+    world.script.then(rejected());
+    world.drain(DEDUPLICATES);
+    world.advance(3600);
+    let began = sqlite_outbox::Clock::now(&world.clock);
+    for n in 0..100 {
+        world.enqueue(&pay(&n.to_string()));
+    }
+    world.script.times(200, &transient());
+    let operation = || world.operation(DEDUPLICATES).max_attempts(2).breaker_after(0);
+    for _ in 0..2 {
+        relay_on(&world.outbox, operation()).drain().unwrap();
+        world.advance(60);
+    }
+    let window = Filter { created_since: Some(began), ..dead() };
+    assert_eq!(world.outbox.list(&window).unwrap().len(), 100);
+    let deleted = Connection::open(world.path()).unwrap().execute("DELETE FROM outbox", []);
+    assert!(deleted.unwrap_err().to_string().contains("cannot be deleted"));
+    let report = world.outbox.replay_all(&window, "alice", Some("outage"), false).unwrap();
+    assert_eq!(report.replayed.len(), 100);
+    assert_eq!(relay_on(&world.outbox, operation()).drain().unwrap().succeeded, 100);
+    assert_eq!(world.entry(old).status, Status::Dead);
+}
+
+/// A republish at the start, one by the clock and one by hand each sent the same: three copies. Here
+/// relays, drains and replays all at once go through one claim.
+#[test]
+fn every_way_back_goes_through_the_one_claim() {
+    let world = World::new();
+    for n in 0..100 {
+        world.enqueue(&pay(&n.to_string()));
+    }
+    // Half of them are dead, half are left over from a crash.
+    world.script.times(50, &rejected());
+    let relay = Relay::builder(&world.outbox).operation("pay", world.operation(DEDUPLICATES));
+    let relay = relay.workers(1).shard(0, 2).build().unwrap();
+    assert_eq!(relay.drain().unwrap().dead, 50);
+    world.sql("UPDATE outbox_lease SET due_at = 1700000000000 WHERE state = 'pending'");
+    let start = Barrier::new(4);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let relay = relay_on(&world.second(), world.operation(Unprotected));
+                start.wait();
+                relay.drain().unwrap();
+            });
+        }
+        for actor in ["alice", "bob"] {
+            scope.spawn(|| {
+                start.wait();
+                world.second().replay_all(&Filter::default(), actor, None, false).unwrap();
+                world.second().resume("pay", actor, None).unwrap();
+            });
+        }
+    });
+    world.drain(Unprotected);
+    let mut sent: Vec<i64> = world.script.seen().iter().skip(50).map(Delivery::id).collect();
+    sent.sort_unstable();
+    assert_eq!(sent, (1..=100).collect::<Vec<_>>(), "each once");
 }
 
 #[test]
