@@ -86,9 +86,10 @@ fn arguments_that_drift_are_a_conflict_and_no_second_effect() {
         let args = serde_json::json!({ "at": random * 1000, "id": format!("{random:x}") });
         let tx = immediate(&mut conn);
         let enqueued = world.outbox.enqueue(&tx, &Intent::new("pay", "order-1").args(args))?;
-        match is_interrupted {
-            true => tx.rollback().unwrap(),
-            false => tx.commit().unwrap(),
+        if is_interrupted {
+            tx.rollback().unwrap()
+        } else {
+            tx.commit().unwrap()
         }
         Ok::<_, sqlite_outbox::Error>(enqueued)
     };

@@ -220,9 +220,10 @@ fn what_kills_its_process_can_be_stopped() {
             let world = World::new();
             let id = world.enqueue(&pay("killer"));
             let relay = || {
-                let operation = match has_look_up {
-                    true => world.operation(DEDUPLICATES),
-                    false => world.operation_without_look_up(DEDUPLICATES),
+                let operation = if has_look_up {
+                    world.operation(DEDUPLICATES)
+                } else {
+                    world.operation_without_look_up(DEDUPLICATES)
                 };
                 relay_on(&world.second(), operation)
             };

@@ -23,12 +23,15 @@ struct Told {
 
 fn intent(number: usize) -> Intent {
     let intent = pay(&number.to_string());
-    // Two in three stand in a line, of which there are five.
-    if number % 3 == 0 { intent } else { intent.ordering_key(format!("k{}", number % 5)) }
+    match ordering_key(number) {
+        Some(key) => intent.ordering_key(key),
+        None => intent,
+    }
 }
 
+/// Two in three stand in a line, of which there are five.
 fn ordering_key(number: usize) -> Option<String> {
-    (number % 3 != 0).then(|| format!("k{}", number % 5))
+    (!number.is_multiple_of(3)).then(|| format!("k{}", number % 5))
 }
 
 /// Enqueues a few at a time and revises each, at once or a moment later.
