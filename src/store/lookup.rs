@@ -151,7 +151,8 @@ impl Step<'_> {
     ) -> Result<()> {
         let policy = self.policy(rules)?;
         let row = Row { state: Status::Unknown, ..Row::claimed(delivery) };
-        let decision = decide_finding(&delivery.facts, finding, observed, &policy, self.now, roll);
+        let facts = self.with_request(delivery.facts, row)?;
+        let decision = decide_finding(&facts, finding, observed, &policy, self.now, roll);
         // That the question never left is no news, and may go on for days.
         let is_silent = matches!(finding, Finding::NotAsked(_));
         let kind = (!is_silent).then_some(EventKind::Reconciled);

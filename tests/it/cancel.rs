@@ -97,6 +97,8 @@ fn what_a_request_to_cancel_does_in_each_status() {
             }
             Standing::PendingInDoubt => Ok(Status::Pending),
             Standing::InFlight => Ok(Status::InFlight),
+            // A look-up may still find that it was not applied.
+            Standing::Unknown => Ok(Status::Unknown),
             Standing::NeedsReviewUnsent => Err(ErrorKind::Refused),
             _ => Err(ErrorKind::TooLate),
         };
@@ -108,7 +110,7 @@ fn what_a_request_to_cancel_does_in_each_status() {
                 Ok(status) => assert_eq!(world.entry(FIRST).status, status),
                 Err(_) => assert_eq!(all_about(world, FIRST), before),
             }
-            let is_too_late = matches!(result, Ok(Status::Pending | Status::InFlight));
+            let is_too_late = result.is_ok_and(|status| status != Status::Cancelled);
             assert_eq!(requested_at(world, FIRST).is_some(), is_too_late);
         });
     }
@@ -209,6 +211,32 @@ fn what_is_cancelled_between_two_attempts_is_not_tried_again() {
     assert_eq!(world.script.asked(), 2);
     assert_eq!(world.entry(FIRST).status, Status::Cancelled);
     assert_eq!(world.script.seen().len(), 1);
+}
+
+/// Somebody cancels while the question is on its way: if it was not applied, it is not sent either.
+#[test]
+fn what_is_cancelled_during_its_look_up_is_not_sent_again() {
+    for (finding, status) in [
+        (Finding::NotApplied, Status::Cancelled),
+        (unsure(), Status::Unknown),
+        (Finding::Applied(Receipt::new()), Status::Succeeded),
+    ] {
+        let world = Arc::new(World::new());
+        let id = world.enqueue(&pay("a"));
+        let inside = Arc::clone(&world);
+        let operation = Operation::new(Unprotected, |_: &Delivery| maybe_sent());
+        let operation = operation.reconcile(move |_: &Delivery| {
+            assert_eq!(request(&inside, id).unwrap(), Status::Unknown);
+            inside.outbox.pause("pay", None, "alice", None).unwrap();
+            finding.clone()
+        });
+        let relay = relay_on(&world.second(), operation);
+        relay.drain().unwrap();
+        world.advance(120);
+        relay.drain().unwrap();
+        assert_eq!(world.entry(id).status, status, "at once, also while it is paused");
+        assert_eq!(world.entry(id).attempts, 1);
+    }
 }
 
 /// A row that takes its process down each time: cancelled while its dead owner still holds the

@@ -45,9 +45,9 @@ mod overload;
 mod poison;
 #[cfg(feature = "http")]
 mod process;
-mod reconcile;
 #[cfg(feature = "http")]
 mod race;
+mod reconcile;
 mod record;
 mod regressions;
 mod relay;
