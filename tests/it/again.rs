@@ -87,9 +87,9 @@ fn arguments_that_drift_are_a_conflict_and_no_second_effect() {
         let tx = immediate(&mut conn);
         let enqueued = world.outbox.enqueue(&tx, &Intent::new("pay", "order-1").args(args))?;
         if is_interrupted {
-            tx.rollback().unwrap()
+            tx.rollback().unwrap();
         } else {
-            tx.commit().unwrap()
+            tx.commit().unwrap();
         }
         Ok::<_, sqlite_outbox::Error>(enqueued)
     };
