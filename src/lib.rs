@@ -83,7 +83,7 @@ pub use crate::http::{Http, Timeouts};
 pub use crate::inbox::Inbox;
 pub use crate::outbox::{Outbox, OutboxBuilder};
 pub use crate::relay::{DrainReport, Operation, Relay, RelayBuilder, RelayHandle};
-pub use crate::store::{Enqueued, ReplayReport};
+pub use crate::store::Enqueued;
 
 #[cfg(all(doctest, feature = "http"))]
 #[doc = include_str!("../README.md")]

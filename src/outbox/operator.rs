@@ -11,7 +11,7 @@ use crate::core::millis;
 use crate::core::outcome::Resolution;
 use crate::error::Result;
 use crate::liveness;
-use crate::store::{ReplayReport, Store};
+use crate::store::Store;
 
 impl Outbox {
     /// Counts by operation and status. Does not read the settled intents.
@@ -92,7 +92,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// Replays everything that matches, in transactions of 500. With `dry_run` nothing changes.
+    /// Replays everything that matches, in transactions of 500. Returns each intent that matched, and
+    /// whether it is pending again or why it may not be. With `dry_run` nothing changes.
     ///
     /// # Errors
     /// The file cannot be written. What was replayed before stays replayed.
@@ -102,7 +103,7 @@ impl Outbox {
         actor: &str,
         reason: Option<&str>,
         dry_run: bool,
-    ) -> Result<ReplayReport> {
+    ) -> Result<Vec<(i64, Result<()>)>> {
         let report = self.inner.store.replay(filter, (actor, reason), self.now(), dry_run)?;
         self.wake();
         Ok(report)

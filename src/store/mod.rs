@@ -38,7 +38,6 @@ pub(crate) use enqueue::{check_durability, check_transaction};
 pub(crate) use lost::IsAlive;
 pub(crate) use operator::By;
 pub(crate) use record::{Record, Told};
-pub use replay::ReplayReport;
 pub(crate) use revise::Revised;
 pub(crate) use schema::VERSION as SCHEMA_VERSION;
 pub(crate) use step::{Rules, Step};
@@ -241,7 +240,7 @@ impl Store {
         by: By<'_>,
         now: i64,
         dry_run: bool,
-    ) -> Result<ReplayReport> {
+    ) -> Result<Vec<(i64, Result<()>)>> {
         replay::replay(&mut *self.connection()?, filter, by, now, dry_run)
     }
 

@@ -10,32 +10,21 @@ use crate::core::status::Status;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
 
-/// What a bulk replay did.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ReplayReport {
-    /// The intents that are pending again, with a fresh budget; on a dry run, those that would be.
-    pub replayed: Vec<i64>,
-    /// The intents that matched but may not be replayed, and why.
-    pub refused: Vec<(i64, String)>,
-}
-
 /// How many rows one transaction replays: nobody waits long for the lock.
 const CHUNK: usize = 500;
 
-/// Replays everything that matches, chunk by chunk.
+/// Replays everything that matches, chunk by chunk. Returns each, with what became of it.
 pub(crate) fn replay(
     conn: &mut Connection,
     filter: &Filter,
     by: By<'_>,
     now: i64,
     dry_run: bool,
-) -> Result<ReplayReport> {
-    let mut report = ReplayReport::default();
-    let mut page = Filter { limit: Some(CHUNK), ..filter.clone() };
+) -> Result<Vec<(i64, Result<()>)>> {
+    let (mut matched, mut replayed) = (Vec::new(), 0);
+    let mut page = filter.clone();
     loop {
-        let left = filter.limit.map_or(CHUNK, |max| max - report.replayed.len());
-        page.limit = Some(left.min(CHUNK));
+        page.limit = Some(filter.limit.map_or(CHUNK, |max| (max - replayed).min(CHUNK)));
         let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let ids = read::ids(&tx, &page)?;
         for &id in &ids {
@@ -44,19 +33,18 @@ pub(crate) fn replay(
             } else {
                 replay_in(&tx, id, by, now)
             };
-            match done {
-                Ok(()) => report.replayed.push(id),
-                Err(error) if error.kind() == ErrorKind::Refused => {
-                    report.refused.push((id, error.to_string()));
-                }
-                Err(error) => return Err(error),
-            }
+            let done = match done {
+                Err(error) if error.kind() != ErrorKind::Refused => return Err(error),
+                done => done,
+            };
+            replayed += usize::from(done.is_ok());
+            matched.push((id, done));
         }
         tx.commit()?;
-        let Some(&last) = ids.last() else { return Ok(report) };
+        let Some(&last) = ids.last() else { return Ok(matched) };
         page.after = Some(last);
-        if filter.limit.is_some_and(|max| report.replayed.len() >= max) {
-            return Ok(report);
+        if filter.limit.is_some_and(|max| replayed >= max) {
+            return Ok(matched);
         }
     }
 }

@@ -88,16 +88,17 @@ fn killed_between_request_and_response_never_sends_again_unprotected() {
     scene.kill_in_flight(&mut relay);
 
     let mut relay = scene.relay("/gate", "unprotected");
-    relay.waits_until_it_says(&format!("{id} unknown"));
-    let report = scene.outbox.replay_all(&Filter::default(), "test", None, false).unwrap();
-    assert!(report.replayed.is_empty(), "{report:?}");
+    relay.waits_until_it_says(&format!("{id} needs_review"));
+    let matched = scene.outbox.replay_all(&Filter::default(), "test", None, false).unwrap();
+    assert!(matched.iter().all(|(_, done)| done.is_err()), "{matched:?}");
     // Another relay that claims to know better obeys the stored contract, and works all the same.
     drop(relay);
     let mut relay = scene.relay("/ok", "deduplicates");
     let fresh = scene.enqueue("c");
     relay.waits_until_it_says(&format!("{fresh} succeeded"));
     assert_eq!(scene.downstream.requests().len(), 3);
-    assert_eq!((scene.status(id), scene.status(other)), (Status::Unknown, Status::Unknown));
+    let both = (scene.status(id), scene.status(other));
+    assert_eq!(both, (Status::NeedsReview, Status::NeedsReview));
 }
 
 /// A row that kills its process every time goes to a person after the third, and its neighbours

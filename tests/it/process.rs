@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use sqlite_outbox::rusqlite::{Connection, TransactionBehavior};
@@ -11,7 +11,7 @@ use sqlite_outbox::{
     Backoff, Downstream, Error, Http, Intent, Jitter, Operation, Outbox, Relay, Timeouts,
 };
 
-use crate::world::WINDOW;
+use crate::world::{LONG, WINDOW};
 
 /// A child that is killed with SIGKILL when it is dropped.
 pub struct Process {
@@ -74,7 +74,11 @@ impl Process {
 
     /// The next thing it says, or `None` when it has ended.
     pub fn says(&mut self) -> Option<String> {
-        self.said.recv().ok()
+        match self.said.recv_timeout(3 * LONG) {
+            Ok(said) => Some(said),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => panic!("the process lives, but says nothing"),
+        }
     }
 
     pub fn waits_until_it_says(&mut self, what: &str) {

@@ -167,18 +167,21 @@ fn replay_many(out: Out, outbox: &Outbox, args: &ReplayArgs, actor: &str) -> Res
     filter.limit = args.limit;
     let reason = args.reason.as_deref();
     let plan = outbox.replay_all(&filter, actor, reason, true)?;
+    let replayable = plan.iter().filter(|(_, done)| done.is_ok()).count();
     // Whoever reads may have gone away; what was asked for is done all the same.
     let said = out.say(format_args!(
         "{} can be replayed, {} refused",
-        count(plan.replayed.len(), "intent"),
-        plan.refused.len()
+        count(replayable, "intent"),
+        plan.len() - replayable
     ));
-    let (outcome, report) = if args.dry_run {
+    let (outcome, matched) = if args.dry_run {
         ("would be replayed", plan)
     } else {
         ("replayed", outbox.replay_all(&filter, actor, reason, false)?)
     };
     said?;
-    report.replayed.iter().try_for_each(|&id| out.done(id, outcome))?;
-    report.refused.iter().try_for_each(|(id, reason)| out.refused("refused", *id, reason))
+    matched.iter().try_for_each(|(id, done)| match done {
+        Ok(()) => out.done(*id, outcome),
+        Err(why) => out.refused("refused", *id, &why.to_string()),
+    })
 }
