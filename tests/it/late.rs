@@ -9,7 +9,8 @@ use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::{Delivery, Downstream, Outcome, Status};
 
 use crate::world::{
-    DEDUPLICATES, World, interrupted, limited, maybe_sent, pay, rejected, succeeded, transient,
+    DEDUPLICATES, World, interrupted, limited, maybe_sent, needs_review, pay, rejected, succeeded,
+    transient,
 };
 
 /// Past the lease of 90 s.
@@ -73,7 +74,8 @@ fn after_the_row_is_settled() {
 fn a_late_success_settles_what_is_not_settled() {
     for (outcome, downstream, status) in [
         (transient(), DEDUPLICATES, Status::Pending),
-        (rejected(), DEDUPLICATES, Status::NeedsReview),
+        (rejected(), DEDUPLICATES, Status::Unknown),
+        (needs_review(), DEDUPLICATES, Status::NeedsReview),
         (maybe_sent(), Unprotected, Status::Unknown),
     ] {
         let (world, id, other) = two_rows();
