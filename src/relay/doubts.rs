@@ -10,7 +10,7 @@ use crate::handler::Delivery;
 
 /// By row: the attempt that is in doubt, and since when that is known.
 #[derive(Debug, Default)]
-pub(super) struct Doubts(HashMap<i64, (Option<i64>, Duration)>);
+pub(crate) struct Doubts(HashMap<i64, (Option<i64>, Duration)>);
 
 /// So many rows are remembered. Beyond it all are forgotten, and have to wait once more.
 const MAX: usize = 100_000;

@@ -17,9 +17,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 pub use builder::RelayBuilder;
+#[cfg(test)]
+pub(crate) use doubts::Doubts;
 pub use engine::DrainReport;
 pub use handle::RelayHandle;
 pub use operation::Operation;
+#[cfg(test)]
+pub(crate) use worker::may_begin;
 
 use crate::core::contract::Downstream;
 use crate::error::{Error, ErrorKind, Result};

@@ -75,7 +75,7 @@ fn contained<T>(f: impl FnOnce() -> T, unsure: impl FnOnce(Failure) -> T) -> T {
 
 /// Asked just before sending: the row may have waited in the queue while its lease, its
 /// usefulness or the downstream's memory ran out.
-fn may_begin(delivery: &Delivery, policy: &Arc<Policy>, clock: &dyn Clock) -> bool {
+pub(crate) fn may_begin(delivery: &Delivery, policy: &Arc<Policy>, clock: &dyn Clock) -> bool {
     if !delivery.holds_lease_for(policy.time_limit) {
         return false;
     }

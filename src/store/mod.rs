@@ -13,6 +13,8 @@ mod inbox;
 mod line;
 mod lookup;
 mod lost;
+#[cfg(test)]
+mod machine;
 mod operator;
 #[cfg(test)]
 mod plan;
