@@ -11,6 +11,7 @@
 mod bench;
 mod check;
 mod downstream;
+mod found;
 #[expect(clippy::module_inception, reason = "it is one")]
 mod machine;
 mod model;

@@ -1,0 +1,36 @@
+//! Sequences that broke a rule once, each with its story.
+
+use super::bench::{Bench, Setup};
+use super::machine::Machine;
+use super::op::{Answer, Op};
+
+fn holds(setup: u16, ops: &[Op]) {
+    let mut bench = Bench::new(None);
+    if let Err(violation) = Machine::new(&mut bench, Setup(setup), None).run(ops) {
+        panic!("{violation}");
+    }
+}
+
+fn enqueue(operation: u8, line: Option<u8>) -> Op {
+    Op::Enqueue { operation, line, delay_s: 0, expires_s: None }
+}
+
+/// A revision took the place of a dead intent that later ones had passed, while one of them was on
+/// the way. That one failed, and gave way to a row that could not come due: the line stood still.
+#[test]
+fn a_revision_that_waits_for_a_later_row_acts_when_that_gives_way() {
+    let row = 0;
+    let continues = 0b1010;
+    holds(
+        continues,
+        &[
+            enqueue(0, Some(0)),
+            Op::Claim { relay: 0, operation: 0, limit: 1 },
+            Op::Work { relay: 0, nth: 0, answer: Answer::Rejected },
+            enqueue(2, Some(0)),
+            Op::Claim { relay: 0, operation: 2, limit: 1 },
+            Op::Revise { row },
+            Op::Work { relay: 0, nth: 0, answer: Answer::Transient },
+        ],
+    );
+}
