@@ -17,6 +17,17 @@ pub(super) fn note(conn: &Connection, id: i64, token: i64, owner: &str) -> Resul
     Ok(())
 }
 
+/// The same for whatever attempt of this row is on the way, whose claim is about to be ended.
+pub(super) fn note_in_flight(conn: &Connection, id: i64) -> Result<()> {
+    let mut statement = conn.prepare_cached(
+        "INSERT INTO main.outbox_lost (id, token, owner)
+         SELECT id, token, owner FROM main.outbox_lease WHERE id = ?1 AND state = 'in_flight'
+         ON CONFLICT (id, token) DO NOTHING",
+    )?;
+    statement.execute([id])?;
+    Ok(())
+}
+
 /// Its relay has said how it went, or that it was never begun.
 pub(super) fn heard_of(conn: &Connection, id: i64, token: i64) -> Result<()> {
     let mut statement =

@@ -210,6 +210,7 @@ fn known_otherwise(conn: &Connection, id: i64, downstream_id: &str) -> Result<Op
 
 /// Parks a row for a person, whatever claim it is under.
 fn set_aside(conn: &Connection, row: &OperatorRow, reason: &str, now: i64) -> Result<()> {
+    lost::note_in_flight(conn, row.id)?;
     let mut statement = conn.prepare_cached(
         "INSERT INTO main.outbox_lease (id, operation, state, in_doubt_since, error_class, last_error)
          VALUES (:id, :operation, 'needs_review', :now, 'duplicate_id', :reason)

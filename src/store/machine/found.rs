@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, Setup};
 use super::machine::Machine;
-use super::op::{Answer, Op};
+use super::op::{Answer, Named, Op, Word};
 
 fn holds(setup: u16, ops: &[Op]) {
     let mut bench = Bench::new(None);
@@ -31,6 +31,25 @@ fn a_revision_that_waits_for_a_later_row_acts_when_that_gives_way() {
             Op::Claim { relay: 0, operation: 2, limit: 1 },
             Op::Revise { row },
             Op::Work { relay: 0, nth: 0, answer: Answer::Transient },
+        ],
+    );
+}
+
+/// An intent that was on the way was confirmed with the id of another, which left it for review; and
+/// a person's word sent it again, although the relay that was at it was alive and had not reported.
+#[test]
+fn what_is_set_aside_may_still_be_on_its_way() {
+    let (row, binds) = (0, 0b1_0000);
+    holds(
+        binds,
+        &[
+            enqueue(0, None),
+            Op::Bind { row, id: Named::Own },
+            enqueue(1, None),
+            Op::Claim { relay: 0, operation: 1, limit: 1 },
+            Op::Begin { relay: 0, nth: 0, answer: Answer::Suspended },
+            Op::Confirm { row, id: Named::OfAnotherIntent },
+            Op::Resolve { row, word: Word::Truth },
         ],
     );
 }
