@@ -216,7 +216,8 @@ fn set_aside(conn: &Connection, row: &OperatorRow, reason: &str, now: i64) -> Re
          VALUES (:id, :operation, 'needs_review', :now, 'duplicate_id', :reason)
          ON CONFLICT (id) DO UPDATE
          SET state = 'needs_review', due_at = NULL, token = NULL, owner = NULL,
-             in_doubt_since = coalesce(in_doubt_since, :now), error_class = 'duplicate_id',
+             in_doubt_since = coalesce(in_doubt_since, CASE state WHEN 'in_flight' THEN claimed_at END, :now),
+             error_class = 'duplicate_id',
              last_error = :reason",
     )?;
     statement.execute(named_params! {

@@ -53,3 +53,23 @@ fn what_is_set_aside_may_still_be_on_its_way() {
         ],
     );
 }
+
+/// What was set aside while it was on the way was in doubt from then on, and not since its attempt: it
+/// was replayed after the downstream had forgotten its key.
+#[test]
+fn what_is_set_aside_is_in_doubt_since_its_attempt() {
+    let (row, binds) = (0, 0b1_0000);
+    holds(
+        binds,
+        &[
+            enqueue(1, None),
+            Op::Bind { row, id: Named::Own },
+            enqueue(0, None),
+            Op::Claim { relay: 0, operation: 0, limit: 1 },
+            Op::Advance { seconds: 10_000 },
+            Op::Confirm { row, id: Named::OfAnotherIntent },
+            Op::Replay { row },
+            Op::Claim { relay: 1, operation: 0, limit: 1 },
+        ],
+    );
+}
