@@ -109,6 +109,9 @@ pub(crate) struct Lookup {
     pub attempt_token: Option<i64>,
     /// The provider's id, where it was given up front.
     pub downstream_id: Option<String>,
+    /// Whether a relay that lost its lease was alive when this was claimed, and had not said how it
+    /// went: it may send after the question.
+    pub may_be_on_its_way: bool,
 }
 
 impl Delivery {

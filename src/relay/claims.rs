@@ -83,6 +83,7 @@ pub(super) fn claim(
     lanes: &[Lane],
     plan: &mut Plan,
     lease_ms: i64,
+    path: &str,
 ) -> Result<Claims> {
     let mut claims = Claims::default();
     step.check_schema()?;
@@ -90,7 +91,7 @@ pub(super) fn claim(
         step.recover(&lane.rules)?;
     }
     for index in plan.order.clone() {
-        claim_lookups(step, (index, &lanes[index]), plan, &mut claims, lease_ms)?;
+        claim_lookups(step, (index, &lanes[index]), plan, &mut claims, (lease_ms, path))?;
         let limit = plan.space.room(index, &lanes[index]);
         if limit == 0 {
             // Its turn is kept: whoever comes after it would keep the workers busy for ever.
@@ -130,20 +131,21 @@ fn claim_lookups(
     (index, lane): (usize, &Lane),
     plan: &mut Plan,
     claims: &mut Claims,
-    lease_ms: i64,
+    (lease_ms, path): (i64, &str),
 ) -> Result<()> {
     let limit = plan.space.lookup_room(index, lane);
     if limit == 0 {
         return Ok(());
     }
-    let found = step.claim_lookups(&ClaimRequest {
+    let request = ClaimRequest {
         rules: &lane.rules,
         limit,
         bytes: plan.space.bytes_left(),
         shard: plan.shard,
         lease_ms,
         holds_nothing: false,
-    })?;
+    };
+    let found = step.claim_lookups(&request, &|owner| liveness::is_alive(path, owner))?;
     plan.space.hold(index, found.len(), found.iter().map(|d| d.payload.len()).sum());
     claims.more |= found.len() == limit;
     claims.deliveries.extend(found.into_iter().map(|delivery| (index, delivery)));

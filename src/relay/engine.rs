@@ -248,13 +248,8 @@ impl Engine {
         let renewing = self.must_renew(now);
         let mut plan = claiming.then(|| self.plan());
         let mut step = self.writer.step(now, Arc::clone(self.shared.outbox.clock()))?;
-        write_back(
-            &mut step,
-            &self.lanes,
-            &self.unrecorded,
-            &self.unreleased,
-            self.shared.outbox.path(),
-        )?;
+        let path = self.shared.outbox.path();
+        write_back(&mut step, &self.lanes, &self.unrecorded, &self.unreleased, path)?;
         let lease = self.shared.options.lease;
         let renewed = if renewing {
             renew(&mut step, &self.lanes, &self.held, lease)?
@@ -262,7 +257,7 @@ impl Engine {
             Renewed::default()
         };
         let claims = match &mut plan {
-            Some(plan) => claim(&mut step, &self.lanes, plan, lease_ms)?,
+            Some(plan) => claim(&mut step, &self.lanes, plan, lease_ms, path)?,
             None => Claims::default(),
         };
         let stepped = step.commit()?;

@@ -6,6 +6,7 @@ use rusqlite::named_params;
 
 use super::candidate::{Candidate, LOOKUPS, read_candidate};
 use super::claim::{ClaimRequest, unreadable};
+use super::lost::IsAlive;
 use super::step::{Row, Rules, Step};
 use super::{binding, lost};
 use crate::core::decide::{Facts, Policy};
@@ -20,7 +21,11 @@ use crate::handler::{Delivery, Lease, Lookup};
 impl Step<'_> {
     /// Claims rows in doubt whose look-up is due. A look-up is no send, so that rates and budgets
     /// are not asked; but a downstream that is to be left alone is not asked either.
-    pub fn claim_lookups(&mut self, request: &ClaimRequest<'_>) -> Result<Vec<Arc<Delivery>>> {
+    pub fn claim_lookups(
+        &mut self,
+        request: &ClaimRequest<'_>,
+        is_alive: IsAlive<'_>,
+    ) -> Result<Vec<Arc<Delivery>>> {
         let gate = self.gate(request.rules, request.shard)?;
         if !may_look_up(&gate) {
             return Ok(Vec::new());
@@ -28,7 +33,7 @@ impl Step<'_> {
         let policy = self.policy(request.rules)?;
         let mut claimed = Vec::new();
         for candidate in self.lookups_due(request)? {
-            claimed.extend(self.claim_lookup(candidate, request, &policy)?);
+            claimed.extend(self.claim_lookup(candidate, request, &policy, is_alive)?);
         }
         Ok(claimed)
     }
@@ -54,6 +59,7 @@ impl Step<'_> {
         candidate: Candidate,
         request: &ClaimRequest<'_>,
         policy: &Policy,
+        is_alive: IsAlive<'_>,
     ) -> Result<Option<Arc<Delivery>>> {
         let operation = &request.rules.operation;
         // Waiting for a person it stands where it stood, so its place in a line does not matter.
@@ -86,6 +92,7 @@ impl Step<'_> {
         let lookup = Lookup {
             attempt_token: candidate.last_token,
             downstream_id: binding::id_of(&self.tx, candidate.id)?,
+            may_be_on_its_way: lost::sender(&self.tx, candidate.id, is_alive)?.is_some(),
         };
         let facts = Facts {
             lookups: candidate.facts.lookups.saturating_add(1),

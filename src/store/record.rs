@@ -41,7 +41,10 @@ impl Step<'_> {
         match told {
             Told::Outcome(outcome) => self.record_outcome((delivery, outcome, *roll), rules),
             Told::Finding(finding, in_doubt_for) => {
-                let may_be_on_its_way = lost::sender(&self.tx, delivery.id, is_alive)?.is_some();
+                // Also where it has reported, or died, since the question was asked.
+                let was = delivery.lookup.as_ref().is_some_and(|lookup| lookup.may_be_on_its_way);
+                let may_be_on_its_way =
+                    was || lost::sender(&self.tx, delivery.id, is_alive)?.is_some();
                 let observed = Observed { in_doubt_for: *in_doubt_for, may_be_on_its_way };
                 self.record_finding((delivery, finding, *roll), observed, rules)
             }

@@ -125,7 +125,8 @@ impl Scene {
         in_step(&store, "b", lost_at, |step| step.recover(&rules));
         let now = lost_at + 120_000;
         let asked =
-            in_step(&store, "b", now, |step| step.claim_lookups(&request(&rules))).remove(0);
+            in_step(&store, "b", now, |step| step.claim_lookups(&request(&rules), &|_| false))
+                .remove(0);
         Self { _dir: dir, store, now, sent, asked }
     }
 
@@ -176,7 +177,7 @@ impl Scene {
                 self.now += LEASE_MS;
                 let rules = rules();
                 let asked = in_step(&self.store, "c", self.now, |step| {
-                    step.claim_lookups(&request(&rules))
+                    step.claim_lookups(&request(&rules), &|_| false)
                 });
                 for lookup in asked {
                     self.record("c", &lookup, Told::Finding(Finding::NotApplied, SETTLE));

@@ -73,3 +73,26 @@ fn what_is_set_aside_is_in_doubt_since_its_attempt() {
         ],
     );
 }
+
+/// A look-up asked, and found nothing; then a relay that had been suspended with the row sent it after
+/// all, and reported or died before the finding was written, which was believed.
+#[test]
+fn a_finding_older_than_the_last_word_of_a_sender_is_not_believed() {
+    for last_word in [Op::Report { relay: 0, nth: 0 }, Op::Crash { relay: 0 }] {
+        holds(
+            0,
+            &[
+                enqueue(1, None),
+                Op::Claim { relay: 0, operation: 1, limit: 1 },
+                Op::Begin { relay: 0, nth: 0, answer: Answer::Suspended },
+                Op::AdvanceToNext,
+                Op::Recover { relay: 1 },
+                Op::AdvanceToNext,
+                Op::LookUp { relay: 1, operation: 1, limit: 1 },
+                Op::Begin { relay: 1, nth: 0, answer: Answer::Succeeds },
+                last_word,
+                Op::Report { relay: 1, nth: 0 },
+            ],
+        );
+    }
+}

@@ -91,8 +91,8 @@ impl Machine<'_> {
     }
 
     pub fn claim_lookups(&mut self, relay: usize, operation: usize, limit: usize) -> Checked<Done> {
-        let found = self.step(relay, |step, rules, _| {
-            step.claim_lookups(&request(&rules[operation], limit, false))
+        let found = self.step(relay, |step, rules, is_alive| {
+            step.claim_lookups(&request(&rules[operation], limit, false), is_alive)
         })?;
         self.check_tokens(&found)?;
         let passed = self.bench.clock.monotonic();
