@@ -153,6 +153,8 @@ impl Step<'_> {
                 downstream_id,
             ),
             Status::InFlight => {
+                // A look-up, too, may find that the row has been sent again meanwhile.
+                let row = Row { state: now_is, ..row };
                 let id = receipt.downstream_id.as_deref();
                 if let Some((id, other)) = self.taken(row, id)? {
                     let decision = id_taken(decision, row.id, id, other);

@@ -96,3 +96,26 @@ fn a_finding_older_than_the_last_word_of_a_sender_is_not_believed() {
         );
     }
 }
+
+/// A look-up found the effect of an attempt that had been sent while it was on the way, and said in the
+/// trail that the row had been unknown.
+#[test]
+fn a_finding_that_comes_late_says_where_the_row_stands() {
+    holds(
+        0,
+        &[
+            enqueue(1, None),
+            Op::Claim { relay: 0, operation: 1, limit: 1 },
+            Op::Crash { relay: 0 },
+            Op::AdvanceToNext,
+            Op::Recover { relay: 1 },
+            Op::AdvanceToNext,
+            Op::LookUp { relay: 1, operation: 1, limit: 1 },
+            Op::Resolve { row: 0, word: Word::Truth },
+            Op::Claim { relay: 0, operation: 1, limit: 1 },
+            Op::Begin { relay: 0, nth: 0, answer: Answer::Applied },
+            Op::Begin { relay: 1, nth: 0, answer: Answer::Succeeds },
+            Op::Report { relay: 1, nth: 0 },
+        ],
+    );
+}
