@@ -48,7 +48,7 @@ fn what_is_set_aside_may_still_be_on_its_way() {
             enqueue(1, None),
             Op::Claim { relay: 0, operation: 1, limit: 1 },
             Op::Begin { relay: 0, nth: 0, answer: Answer::Suspended },
-            Op::Confirm { row, id: Named::OfAnotherIntent },
+            Op::Confirm { row: 1, id: Named::OfAnotherIntent },
             Op::Resolve { row, word: Word::Truth },
         ],
     );
@@ -67,7 +67,7 @@ fn what_is_set_aside_is_in_doubt_since_its_attempt() {
             enqueue(0, None),
             Op::Claim { relay: 0, operation: 0, limit: 1 },
             Op::Advance { seconds: 10_000 },
-            Op::Confirm { row, id: Named::OfAnotherIntent },
+            Op::Confirm { row: 1, id: Named::OfAnotherIntent },
             Op::Replay { row },
             Op::Claim { relay: 1, operation: 0, limit: 1 },
         ],

@@ -26,6 +26,8 @@ pub(super) struct Model {
     doubtful: BTreeMap<i64, Vec<Attempt>>,
     /// Intents of which somebody has said what need not be true.
     pub hearsay: BTreeSet<i64>,
+    /// Intents that somebody wants not to be tried again.
+    pub unwanted: BTreeSet<i64>,
 }
 
 /// What may be sent again, and when.

@@ -222,9 +222,12 @@ impl Op {
         match self {
             Self::Resolve { word: Word::Applied, .. } => &[Unknown, NeedsReview, Dead],
             Self::Resolve { .. } => &[Unknown, NeedsReview],
+            Self::Confirm { id: Named::OfAnotherIntent, .. } => {
+                &[Pending, InFlight, Unknown, NeedsReview, Dead]
+            }
             Self::Confirm { .. } => &[InFlight, Unknown, NeedsReview, Dead],
             Self::Revise { .. } | Self::Cancel { .. } => &[Pending, Dead],
-            Self::RequestCancel { .. } => &[Pending, InFlight],
+            Self::RequestCancel { .. } => &[Pending, InFlight, Unknown],
             Self::Bind { .. } => &[Pending],
             Self::Replay { .. } => &[Dead, NeedsReview],
             Self::Skip { .. } => &[Dead, NeedsReview, Unknown],

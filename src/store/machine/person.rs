@@ -9,6 +9,7 @@ use super::machine::Machine;
 use super::op::{Named, Op, Word};
 use super::verb::Verb;
 use crate::clock::Clock;
+use crate::core::contract::Downstream;
 use crate::core::intent::Intent;
 use crate::core::outcome::{Receipt, Resolution};
 use crate::core::status::Status;
@@ -86,12 +87,18 @@ impl Machine<'_> {
             Op::Revise { .. } => self.revise(id),
             Op::Cancel { .. } => self.act(done(Verb::Cancel), |conn| cancel(conn, id, BY, now)),
             Op::RequestCancel { .. } => {
-                self.act(done(Verb::Cancel), |conn| request_cancel(conn, id, BY, now).map(drop))
+                let asked =
+                    self.act(done(Verb::Cancel), |c| request_cancel(c, id, BY, now).map(drop))?;
+                self.model.unwanted.extend(asked.as_ref().map(|_| id));
+                Ok(asked)
             }
             Op::Skip { .. } => self.act(done(Verb::Other), |conn| skip(conn, id, BY, now)),
             _ => {
-                let conn = &mut self.bench.person;
-                accepted(done(Verb::Replay), replay::replay_one(conn, id, BY, now))
+                let replayed = replay::replay_one(&mut self.bench.person, id, BY, now);
+                if replayed.is_ok() {
+                    self.model.unwanted.remove(&id);
+                }
+                accepted(done(Verb::Replay), replayed)
             }
         }
     }
@@ -115,6 +122,7 @@ impl Machine<'_> {
         let done = Done { verb: Verb::Resolve, row: Some(id), may_be_silent: false };
         let done = accepted(done, resolved)?;
         if done.is_some() {
+            self.model.unwanted.remove(&id);
             if resolution != Resolution::NotApplied {
                 self.model.hearsay.insert(id);
             } else if self.model.may_be_on_its_way(id, is_alive) {
@@ -200,8 +208,7 @@ impl Machine<'_> {
         for (&id, row) in &self.before.rows {
             let effects = self.downstreams.effects(id).len();
             let operation = OPERATIONS.iter().position(|name| *name == row.operation);
-            let may_count = downstream(operation.unwrap_or_default())
-                == crate::core::contract::Downstream::Unprotected
+            let may_count = downstream(operation.unwrap_or_default()) == Downstream::Unprotected
                 || !self.setup.has_jumps();
             if effects > 1 && may_count {
                 return violation("one_effect", format!("intent {id} has {effects}"));

@@ -82,6 +82,9 @@ impl Machine<'_> {
             if !self.before.is_head(id) {
                 return violation("only_heads_act", format!("intent {id} is claimed"));
             }
+            if self.model.unwanted.contains(&id) {
+                return violation("nothing_unwanted_is_sent", format!("intent {id} is claimed"));
+            }
             self.check_promise(&delivery)?;
             let owner = &self.relays[relay].owner;
             self.model.hand_out(id, delivery.token, owner, delivery.facts.claimed_at);

@@ -74,8 +74,9 @@ impl Verb {
             Self::Enqueue | Self::Other => &[],
             // Due, but expired, in doubt, used up, or not wanted any more.
             Self::Claim => &[(Pending, &[InFlight, Dead, NeedsReview, Unknown, Cancelled])],
-            // Who wants no further attempt is heeded when the next one would be due.
-            Self::Record => &[(InFlight, &[Succeeded, Pending, Unknown, NeedsReview, Dead])],
+            Self::Record => {
+                &[(InFlight, &[Succeeded, Pending, Unknown, NeedsReview, Dead, Cancelled])]
+            }
             // Nobody knows how far it came, unless an earlier attempt has proven success.
             Self::Recover => &[(InFlight, &[Pending, Unknown, NeedsReview, Succeeded])],
             Self::Release => &[(InFlight, &[Pending, Succeeded])],
