@@ -119,3 +119,25 @@ fn a_finding_that_comes_late_says_where_the_row_stands() {
         ],
     );
 }
+
+/// A later row was set aside while it was on the way; an earlier one that had been skipped and had come
+/// back waited for it for ever.
+#[test]
+fn what_is_set_aside_gives_way_to_an_earlier_row() {
+    let (row, binds) = (0, 0b1_0000);
+    holds(
+        binds,
+        &[
+            enqueue(1, None),
+            Op::Bind { row, id: Named::Own },
+            enqueue(2, Some(0)),
+            Op::Claim { relay: 0, operation: 2, limit: 1 },
+            Op::Work { relay: 0, nth: 0, answer: Answer::NeedsReview },
+            Op::Skip { row },
+            enqueue(0, Some(0)),
+            Op::Claim { relay: 0, operation: 0, limit: 1 },
+            Op::Resolve { row, word: Word::Truth },
+            Op::Confirm { row: 2, id: Named::OfAnotherIntent },
+        ],
+    );
+}
