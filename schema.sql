@@ -67,7 +67,8 @@ CREATE TABLE main.outbox_lease (
     token          INTEGER,
     owner          TEXT,
     claimed_at     INTEGER,
-    -- The token of the last attempt, also after it has ended.
+    -- Names the last attempt, also after it has ended: its token, or a newer one since an attempt was
+    -- heard of, or found dead, after its lease was lost.
     last_token     INTEGER,
     -- Look-ups of what became of it, since it is in doubt.
     lookups        INTEGER NOT NULL DEFAULT 0,

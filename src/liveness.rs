@@ -23,6 +23,14 @@ impl Lifeline {
         let folder = folder(database);
         let hold = || {
             fs::create_dir_all(&folder)?;
+            for entry in fs::read_dir(&folder)? {
+                // Removes what relays that were killed have left, unless one is just being made.
+                let entry = entry?.path();
+                let name = entry.file_name().and_then(|name| name.to_str());
+                if let (Some(name), None) = (name, entry.extension()) {
+                    is_alive(database, name);
+                }
+            }
             // Under its own name it must never be seen without the lock.
             let unlocked = folder.join(format!("{owner}.new"));
             let file = File::create_new(&unlocked)?;
@@ -101,5 +109,8 @@ mod tests {
         assert!(!is_alive(database, "relay-1"));
         assert_eq!(fs::read_dir(folder(database)).unwrap().count(), 0);
         assert!(!is_alive(database, "../app.db"), "no way out of the folder");
+        fs::write(folder(database).join("relay-2"), "").unwrap();
+        let _third = Lifeline::hold(database, "relay-3").unwrap();
+        assert!(!folder(database).join("relay-2").exists(), "also where nobody asks for it");
     }
 }

@@ -146,7 +146,7 @@ fn claim_lookups(
         holds_nothing: false,
     };
     let found = step.claim_lookups(&request, &|owner| liveness::is_alive(path, owner))?;
-    plan.space.hold(index, found.len(), found.iter().map(|d| d.payload.len()).sum());
+    plan.space.hold_lookups(index, found.len(), found.iter().map(|d| d.payload.len()).sum());
     claims.more |= found.len() == limit;
     claims.deliveries.extend(found.into_iter().map(|delivery| (index, delivery)));
     Ok(())

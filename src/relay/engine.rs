@@ -299,7 +299,6 @@ impl Engine {
         if delivery.lookup.is_some() {
             let now = self.shared.outbox.clock().monotonic();
             self.doubts.note_lookup(&delivery, now);
-            self.lanes[lane].lookups += 1;
         }
         self.held_bytes += delivery.payload.len();
         self.held.insert((delivery.token, delivery.id), (lane, Arc::clone(&delivery)));
@@ -322,9 +321,7 @@ impl Engine {
     fn let_go(&mut self, key: (i64, i64)) -> bool {
         let Some((lane, delivery)) = self.held.remove(&key) else { return false };
         self.held_bytes = self.held_bytes.saturating_sub(delivery.payload.len());
-        let lane = &mut self.lanes[lane];
-        lane.held = lane.held.saturating_sub(1);
-        lane.lookups = lane.lookups.saturating_sub(delivery.lookup.is_some().into());
+        self.lanes[lane].held = self.lanes[lane].held.saturating_sub(1);
         true
     }
 
@@ -379,7 +376,8 @@ impl Engine {
             .iter()
             .map(|lane| (lane.held, lane.workers_max(configured, workers, several)));
         let bytes_left = bytes_max.saturating_sub(self.held_bytes);
-        let mut space = Space::new(options, workers, bytes_left, held);
+        let lookups = self.held.values().filter(|(_, held)| held.lookup.is_some()).count();
+        let mut space = Space::new(options, workers, (bytes_left, lookups), held);
         let alone = self.held.values().any(|(_, held)| held.must_be_alone());
         let wants_idle = self.wants_idle && space.idle() == 0;
         if alone || wants_idle || (self.quiet && !self.held.is_empty()) {

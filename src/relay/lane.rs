@@ -17,8 +17,6 @@ pub(super) struct Lane {
     pub max_in_flight: Option<usize>,
     /// Deliveries claimed and not reported yet.
     pub held: usize,
-    /// How many of them are look-ups.
-    pub lookups: usize,
     /// A moving average of how long one attempt takes.
     average: Duration,
 }
@@ -31,16 +29,7 @@ impl Lane {
     pub fn new(rules: Rules, handler: Arc<dyn Handler>, priority: i32, max: Option<usize>) -> Self {
         let policy = Arc::new(rules.policy.clone());
         // Nothing is known yet: as if one attempt filled the whole queue time.
-        Self {
-            rules,
-            policy,
-            handler,
-            priority,
-            max_in_flight: max,
-            held: 0,
-            lookups: 0,
-            average: QUEUE_AHEAD,
-        }
+        Self { rules, policy, handler, priority, max_in_flight: max, held: 0, average: QUEUE_AHEAD }
     }
 
     pub fn took(&mut self, took: Duration) {
@@ -60,14 +49,6 @@ impl Lane {
     pub fn waits_for_idle(&self) -> bool {
         self.rules.policy.downstream == Downstream::Unprotected
             && self.max_in_flight.is_none_or(|max| self.held < max)
-    }
-
-    /// How many more look-ups to claim: at most half of the workers ask.
-    pub fn lookup_room(&self, workers: usize) -> usize {
-        if !self.handler.reconciles() {
-            return 0;
-        }
-        (workers / 2).max(1).saturating_sub(self.lookups)
     }
 
     /// How many more rows to claim. `idle` is the number of workers with nothing to do.

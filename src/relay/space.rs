@@ -18,6 +18,9 @@ pub(super) struct Space {
     busy: usize,
     /// Bytes of payloads that still fit.
     bytes_left: usize,
+    /// Look-ups that may still begin: at most half of the workers ask, so that providers that do
+    /// not answer cannot keep all of them from sending.
+    lookups_left: usize,
     is_closed: bool,
 }
 
@@ -28,11 +31,12 @@ struct LaneSpace {
 }
 
 impl Space {
-    /// `lanes` says how many rows each lane holds and how many workers it may keep busy.
+    /// `lookups` are on the way; `lanes` says how many rows each lane holds and how many workers it
+    /// may keep busy.
     pub fn new(
         options: &Options,
         workers: usize,
-        bytes_left: usize,
+        (bytes_left, lookups): (usize, usize),
         lanes: impl ExactSizeIterator<Item = (usize, usize)>,
     ) -> Self {
         let (held_max, count) = (options.held_max(), lanes.len());
@@ -46,6 +50,7 @@ impl Space {
             workers,
             busy: 0,
             bytes_left,
+            lookups_left: (workers / 2).max(1).saturating_sub(lookups),
             is_closed: workers == 0,
         };
         for (index, (held, workers_max)) in lanes.enumerate() {
@@ -77,7 +82,16 @@ impl Space {
 
     /// How many more look-ups of this lane may be claimed: only what a worker is idle for.
     pub fn lookup_room(&self, index: usize, lane: &Lane) -> usize {
-        self.room(index, lane).min(self.idle()).min(lane.lookup_room(self.workers))
+        if !lane.handler.reconciles() {
+            return 0;
+        }
+        self.room(index, lane).min(self.idle()).min(self.lookups_left)
+    }
+
+    /// Counts that many more of them.
+    pub fn hold_lookups(&mut self, index: usize, count: usize, bytes: usize) {
+        self.lookups_left = self.lookups_left.saturating_sub(count);
+        self.hold(index, count, bytes);
     }
 
     /// Workers with nothing to do, now or soon.

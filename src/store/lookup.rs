@@ -6,7 +6,7 @@ use rusqlite::named_params;
 
 use super::candidate::{Candidate, LOOKUPS, read_candidate};
 use super::claim::{ClaimRequest, unreadable};
-use super::lost::IsAlive;
+use super::lost::{IsAlive, Senders};
 use super::step::{Row, Rules, Step};
 use super::{binding, lost};
 use crate::core::decide::{Facts, Policy};
@@ -89,10 +89,18 @@ impl Step<'_> {
         if !self.take_lookup(candidate.id, candidate.token, (expires_at, token))? {
             return Ok(None);
         }
+        let senders = lost::senders(&self.tx, candidate.id, is_alive)?;
+        let attempt_token = match senders {
+            Senders::Dead => {
+                lost::forget(&self.tx, candidate.id)?;
+                self.ended_now(candidate.id)?
+            }
+            Senders::None | Senders::Alive(_) => candidate.last_token,
+        };
         let lookup = Lookup {
-            attempt_token: candidate.last_token,
+            attempt_token,
             downstream_id: binding::id_of(&self.tx, candidate.id)?,
-            may_be_on_its_way: lost::sender(&self.tx, candidate.id, is_alive)?.is_some(),
+            may_be_on_its_way: matches!(senders, Senders::Alive(_)),
         };
         let facts = Facts {
             lookups: candidate.facts.lookups.saturating_add(1),
@@ -126,6 +134,17 @@ impl Step<'_> {
             ":before": before,
         })?;
         Ok(changed == 1)
+    }
+
+    /// An attempt of this row has ended at some time until now, and its request may still be under
+    /// way in the network: whoever has known of the doubt for long begins anew.
+    pub(super) fn ended_now(&mut self, id: i64) -> Result<Option<i64>> {
+        let token = self.token()?;
+        let mut statement = self.tx.prepare_cached(
+            "UPDATE main.outbox_lease SET last_token = ?2 WHERE id = ?1 AND state = 'unknown'",
+        )?;
+        statement.execute((id, token))?;
+        Ok(Some(token))
     }
 
     /// Gives a row back that no worker has asked about; the look-up is not counted.

@@ -28,12 +28,11 @@ pub(super) fn note_in_flight(conn: &Connection, id: i64) -> Result<()> {
     Ok(())
 }
 
-/// Its relay has said how it went, or that it was never begun.
-pub(super) fn heard_of(conn: &Connection, id: i64, token: i64) -> Result<()> {
+/// Its relay has said how it went, or that it was never begun. Returns whether nobody knew.
+pub(super) fn heard_of(conn: &Connection, id: i64, token: i64) -> Result<bool> {
     let mut statement =
         conn.prepare_cached("DELETE FROM main.outbox_lost WHERE id = ?1 AND token = ?2")?;
-    statement.execute((id, token))?;
-    Ok(())
+    Ok(statement.execute((id, token))? > 0)
 }
 
 /// Nothing more depends on how they went.
@@ -42,16 +41,28 @@ pub(super) fn forget(conn: &Connection, id: i64) -> Result<()> {
     Ok(())
 }
 
-/// A relay that is alive, and may still be sending this row under a lease it has lost.
-pub(super) fn sender(conn: &Connection, id: i64, is_alive: IsAlive<'_>) -> Result<Option<String>> {
+/// The relays that have lost their lease on a row and have not said how it went.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Senders {
+    /// There are none.
+    None,
+    /// They have died, nobody knows when.
+    Dead,
+    /// This one is alive, and may still be sending.
+    Alive(String),
+}
+
+pub(super) fn senders(conn: &Connection, id: i64, is_alive: IsAlive<'_>) -> Result<Senders> {
     let mut statement =
         conn.prepare_cached("SELECT owner FROM main.outbox_lost WHERE id = ?1 ORDER BY token")?;
     let owners = statement.query_map([id], |row| row.get::<_, String>(0))?;
+    let mut senders = Senders::None;
     for owner in owners {
         let owner = owner?;
         if is_alive(&owner) {
-            return Ok(Some(owner));
+            return Ok(Senders::Alive(owner));
         }
+        senders = Senders::Dead;
     }
-    Ok(None)
+    Ok(senders)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rusqlite::{OptionalExtension, named_params};
 
-use super::lost::{self, IsAlive};
+use super::lost::{self, IsAlive, Senders};
 use super::read;
 use super::step::{Row, Rules, Step, id_taken};
 use crate::core::decide::{self, Decision, Facts};
@@ -43,8 +43,8 @@ impl Step<'_> {
             Told::Finding(finding, in_doubt_for) => {
                 // Also where it has reported, or died, since the question was asked.
                 let was = delivery.lookup.as_ref().is_some_and(|lookup| lookup.may_be_on_its_way);
-                let may_be_on_its_way =
-                    was || lost::sender(&self.tx, delivery.id, is_alive)?.is_some();
+                let senders = lost::senders(&self.tx, delivery.id, is_alive)?;
+                let may_be_on_its_way = was || senders != Senders::None;
                 let observed = Observed { in_doubt_for: *in_doubt_for, may_be_on_its_way };
                 self.record_finding((delivery, finding, *roll), observed, rules)
             }
@@ -130,8 +130,12 @@ impl Step<'_> {
         outcome: &Outcome,
         decision: &Decision,
     ) -> Result<()> {
-        if let Some(token) = row.token {
-            lost::heard_of(&self.tx, row.id, token)?;
+        let is_news = match row.token {
+            Some(token) => lost::heard_of(&self.tx, row.id, token)?,
+            None => false,
+        };
+        if is_news && !outcome.is_not_applied() {
+            self.ended_now(row.id)?;
         }
         let Some(Standing { status: now_is, token, downstream_id, facts }) =
             self.standing(row.id)?

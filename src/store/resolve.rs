@@ -3,7 +3,7 @@
 use rusqlite::{Connection, TransactionBehavior, named_params};
 
 use super::event::{NewEvent, insert_event};
-use super::lost::{self, IsAlive};
+use super::lost::{self, IsAlive, Senders};
 use super::operator::{By, OperatorRow, find};
 use super::replay::send_again;
 use super::settle::{self, DUPLICATE_EFFECT};
@@ -38,7 +38,7 @@ pub(crate) fn resolve(
             applied(&tx, &row, downstream_id.as_deref(), by, now)?;
         }
         Resolution::NotApplied => {
-            if let Some(owner) = lost::sender(&tx, id, is_alive)? {
+            if let Senders::Alive(owner) = lost::senders(&tx, id, is_alive)? {
                 let text = format!(
                     "intent {id} may still be on its way: {owner} lost its lease on it, is alive, and \
                      has not said how it went; stop that relay first, or wait for it"

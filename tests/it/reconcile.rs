@@ -1,13 +1,14 @@
 //! Look-ups: what may have been applied is found out, and nothing is sent twice because of it.
 
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use sqlite_outbox::Downstream::Unprotected;
-use sqlite_outbox::{Backoff, Finding, Operation, Receipt, Relay, Status};
+use sqlite_outbox::{Backoff, Delivery, Finding, Intent, Operation, Receipt, Relay, Status};
 
 use crate::world::{
-    DEDUPLICATES, START, World, interrupted, maybe_sent, pay, rejected, relay_on, unsure,
+    DEDUPLICATES, LONG, START, World, interrupted, maybe_sent, pay, rejected, relay_on, unsure,
+    until,
 };
 
 /// What an operation waits before it looks up, by default.
@@ -418,4 +419,41 @@ fn look_ups_and_sends_do_not_wait_for_each_other() {
     assert_eq!(world.number("SELECT count(*) FROM outbox_lease WHERE state = 'unknown'"), 20);
     let again = world.script.seen().iter().filter(|d| d.entity().starts_with("doubtful")).count();
     assert_eq!(again, 40, "nothing in doubt is sent again");
+}
+
+/// Providers that do not answer look-ups keep at most half of the workers from sending, however
+/// many operations ask them.
+#[test]
+fn look_ups_that_hang_do_not_keep_others_from_sending() {
+    let world = World::new();
+    let outbox = world.on_real_time();
+    for n in 0..8 {
+        world.enqueue(&Intent::new(["a", "b"][n % 2], n.to_string()).args(n));
+    }
+    let gate = Arc::new(RwLock::new(()));
+    let closed = gate.write().unwrap();
+    let hangs = |gate: &Arc<RwLock<()>>| {
+        let gate = Arc::clone(gate);
+        Operation::new(Unprotected, |_: &Delivery| maybe_sent()).reconcile(move |_| {
+            drop(gate.read().unwrap());
+            unsure()
+        })
+    };
+    let relay = Relay::builder(&outbox)
+        .operation("a", hangs(&gate).breaker_after(0))
+        .operation("b", hangs(&gate).breaker_after(0))
+        .operation("pay", world.operation(Unprotected))
+        .workers(4)
+        .build()
+        .unwrap();
+    assert_eq!(relay.drain().unwrap().unknown, 8);
+    world.batch("UPDATE outbox_lease SET due_at = 1600000000000 WHERE state = 'unknown'");
+    let handle = relay.start().unwrap();
+    until(|| world.number("SELECT count(*) FROM outbox_lease WHERE owner IS NOT NULL") == 2);
+    let sent = world.enqueue(&pay("sent"));
+    assert_eq!(outbox.wait(sent, LONG).unwrap().status, Status::Succeeded);
+    assert_eq!(world.number("SELECT count(*) FROM outbox_lease WHERE owner IS NOT NULL"), 2);
+    drop(closed);
+    until(|| world.number("SELECT min(lookups) FROM outbox_lease") == 1);
+    handle.shutdown(LONG).unwrap();
 }

@@ -141,3 +141,28 @@ fn what_is_set_aside_gives_way_to_an_earlier_row() {
         ],
     );
 }
+
+/// A suspended worker sent at last, reported that it does not know, or died; and a look-up asked right
+/// after it, whose relay had known of the doubt for long. The request was still under way.
+#[test]
+fn an_attempt_that_ends_late_is_left_alone_from_then_on() {
+    for end in [Op::Report { relay: 0, nth: 0 }, Op::Crash { relay: 0 }] {
+        holds(
+            0,
+            &[
+                enqueue(1, None),
+                Op::Claim { relay: 0, operation: 1, limit: 1 },
+                Op::Begin { relay: 0, nth: 0, answer: Answer::Suspended },
+                Op::AdvanceToNext,
+                Op::Recover { relay: 1 },
+                Op::Advance { seconds: 601 },
+                end,
+                Op::LookUp { relay: 1, operation: 1, limit: 1 },
+                Op::Work { relay: 1, nth: 0, answer: Answer::Succeeds },
+                Op::Claim { relay: 1, operation: 1, limit: 1 },
+                Op::Begin { relay: 1, nth: 0, answer: Answer::Applied },
+                Op::Advance { seconds: 61 },
+            ],
+        );
+    }
+}

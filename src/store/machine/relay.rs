@@ -210,13 +210,13 @@ impl Machine<'_> {
         }
     }
 
-    /// A request of a process that was suspended leaves at last. Where keys are forgotten nobody
-    /// promises anything about such a one.
+    /// A request of a process that was suspended leaves at last, and takes its time. Where keys are
+    /// forgotten nobody promises anything about such a one.
     fn send_late(&mut self, flight: &Flight) {
         let is_unprotected = downstream(operation_of(&flight.delivery)) == Downstream::Unprotected;
         if is_unprotected && flight.begun.as_ref().is_some_and(|begun| begun.sends_late) {
             let now = self.bench.clock.monotonic();
-            self.downstreams.apply(flight.delivery.id, false, now);
+            self.downstreams.linger(flight.delivery.id, false, now);
         }
     }
 
