@@ -36,16 +36,16 @@
 //!
 //! # The promise
 //!
-//! No intent is lost, none is sent before it is durable, none is sent twice to a downstream that
-//! cannot deduplicate, and no outcome is guessed. The README lists how each is kept, what is not
+//! No intent is lost, none is sent before it is durable, none that may have been applied is sent again
+//! by itself to a downstream that cannot deduplicate, and no outcome is guessed. The README lists how each is kept, what is not
 //! promised, and the plain-SQL contract for other languages.
 //!
 //! # Where to look
 //!
 //! [`Outbox`] is for callers: [`enqueue`](Outbox::enqueue), [`revise`](Outbox::revise) and what became
 //! of it; and for operators. [`Relay`] sends, by the rules of an [`Operation`], through a [`Handler`] such
-//! as `Http`. [`Downstream`] is the one choice that has no default. [`Inbox`] is for consumers. [`Inbox`] is for consumers: a message that is delivered again is not
-//! handled again.
+//! as `Http`. [`Downstream`] is the one choice that has no default. [`Inbox`] is for
+//! consumers: a message that is delivered again is not handled again.
 
 #![forbid(unsafe_code)]
 

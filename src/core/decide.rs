@@ -306,9 +306,11 @@ pub(super) fn pending(facts: Facts, due_at: i64, failure: &Failure, policy: &Pol
 
 pub(crate) fn why_no_repeat(downstream: Downstream) -> &'static str {
     match downstream {
-        Downstream::Unprotected => "; the downstream does not deduplicate, so it is not sent again",
+        Downstream::Unprotected => {
+            "; the downstream does not deduplicate, so a second request is not safe"
+        }
         Downstream::DeduplicatesByKey { .. } => {
-            "; the downstream may have forgotten the key, so it is not sent again"
+            "; the downstream may have forgotten the key, so a second request is not safe"
         }
     }
 }

@@ -256,7 +256,7 @@ pub enum Resolution {
         downstream_id: Option<String>,
     },
     /// It was not applied, and cannot be any more: it is sent again under the same key, with a
-    /// fresh budget.
+    /// fresh budget; or it is withdrawn, where somebody had wanted to cancel it.
     NotApplied,
     /// It is given up, whether it was applied or not.
     Dead,

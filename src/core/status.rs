@@ -17,7 +17,7 @@ pub enum Status {
     Dead,
     /// It was applied; there is a receipt.
     Succeeded,
-    /// It was withdrawn before it was applied.
+    /// It was withdrawn before it was applied; or after a person had given it up in doubt.
     Cancelled,
 }
 

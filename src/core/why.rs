@@ -110,8 +110,8 @@ impl Why {
             Status::NeedsReview => Self::new(
                 Rule::NeedsReview,
                 format!(
-                    "a person must look{because}: find out what the downstream did with its key and \
-                     say it with resolve; or replay it where that is allowed"
+                    "a person must look{because}: find out what the downstream did with its key, and \
+                     say it with resolve"
                 ),
             ),
             Status::Pending | Status::InFlight => return None,

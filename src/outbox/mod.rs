@@ -284,7 +284,7 @@ impl Outbox {
     /// Returns where it stands now: `Cancelled` if it was withdrawn.
     ///
     /// # Errors
-    /// As [`cancel`](Self::cancel), but for an intent that is being sent or waits to be repeated.
+    /// As [`cancel`](Self::cancel), but for an intent that is being sent or in doubt.
     pub fn request_cancel(
         &self,
         conn: &Connection,

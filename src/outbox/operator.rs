@@ -9,6 +9,7 @@ use crate::core::contract::StoredContract;
 use crate::core::entry::{Filter, OperationStats};
 use crate::core::millis;
 use crate::core::outcome::Resolution;
+use crate::core::status::Status;
 use crate::error::Result;
 use crate::liveness;
 use crate::store::Store;
@@ -110,7 +111,8 @@ impl Outbox {
     }
 
     /// Says what a person found out about an intent that is unknown or needs review: it was applied,
-    /// it was not and is sent again, or it is given up. What is dead can be resolved as applied.
+    /// it was not and is sent again, or it is given up. What is dead can be resolved as applied, and
+    /// what was given up in doubt also as not applied. Returns where it stands then.
     ///
     /// # Errors
     /// [`NotFound`](crate::ErrorKind::NotFound). [`Refused`](crate::ErrorKind::Refused) where the status
@@ -122,11 +124,12 @@ impl Outbox {
         resolution: &Resolution,
         actor: &str,
         reason: Option<&str>,
-    ) -> Result<()> {
+    ) -> Result<Status> {
         let is_alive = |owner: &str| liveness::is_alive(self.path(), owner);
-        self.inner.store.resolve(id, resolution, (actor, reason), &is_alive, self.now())?;
+        let by = (actor, reason);
+        let status = self.inner.store.resolve(id, resolution, by, &is_alive, self.now())?;
         self.wake();
-        Ok(())
+        Ok(status)
     }
 
     /// Lets later intents of its ordering key go on without this one, which is dead, unknown or needs

@@ -13,6 +13,7 @@ use super::lane::Lane;
 use super::space::Space;
 use super::worker::{Report, Work, defuse};
 use crate::core::millis;
+use crate::core::outcome::Finding;
 use crate::core::status::Status;
 use crate::error::Result;
 use crate::event::{Event, EventKind};
@@ -154,7 +155,11 @@ impl Engine {
         }
         match told {
             Some(mut told) => {
-                if let Told::Finding(_, in_doubt_for) = &mut told {
+                if let Told::Finding(finding, in_doubt_for) = &mut told {
+                    if let Finding::NotAsked(failure) = finding {
+                        // It leaves no event, and may go on for days.
+                        log::info!("intent {}: nobody could be asked: {}", key.1, failure.message);
+                    }
                     *in_doubt_for = self.doubts.known_for(&delivery, began);
                 }
                 self.lanes[lane].took(took);

@@ -250,7 +250,8 @@ impl Operation {
     /// How long an attempt in doubt is left alone before it is asked about, and how long a relay
     /// must have known of the doubt, by a clock that nobody can set, before it believes that
     /// nothing was applied. Must be longer than one attempt may take. The waits between look-ups
-    /// double from it, up to an hour. Defaults to twice the time limit, and at least 2 minutes.
+    /// double from it, up to an hour, each shortened at random by up to a half. Defaults to twice
+    /// the time limit, and at least 2 minutes.
     #[must_use]
     pub fn settle_delay(mut self, delay: Duration) -> Self {
         self.settle_delay = Some(delay);

@@ -261,7 +261,7 @@ impl Store {
         by: By<'_>,
         is_alive: IsAlive<'_>,
         now: i64,
-    ) -> Result<()> {
+    ) -> Result<Status> {
         resolve::resolve(&mut *self.connection()?, id, resolution, by, is_alive, now)
     }
 

@@ -45,16 +45,18 @@ pub(crate) fn request_cancel(conn: &Connection, id: i64, by: By<'_>, now: i64) -
         withdraw(conn, &row, EventKind::Cancelled, by, now)?;
         return Ok(Status::Cancelled);
     }
-    // A look-up may still find that it was not applied, and then it is not sent again.
-    if !matches!(row.status, Status::Pending | Status::InFlight | Status::Unknown) {
+    // A look-up, or a person, may still find that it was not applied: then it is withdrawn.
+    let in_doubt = row.facts.in_doubt_since.is_some();
+    if row.status.is_settled() || row.status == Status::NeedsReview && !in_doubt {
         row.check_withdrawable()?;
     }
     let mut statement = conn.prepare_cached(
-        "UPDATE main.outbox_lease SET cancel_requested_at = coalesce(cancel_requested_at, ?2)
-         WHERE id = ?1",
+        "UPDATE main.outbox_lease SET cancel_requested_at = ?2
+         WHERE id = ?1 AND cancel_requested_at IS NULL",
     )?;
-    statement.execute((id, now))?;
-    row.record(conn, EventKind::CancelRequested, row.status, by, now)?;
+    if statement.execute((id, now))? > 0 {
+        row.record(conn, EventKind::CancelRequested, row.status, by, now)?;
+    }
     Ok(row.status)
 }
 
@@ -187,7 +189,7 @@ impl OperatorRow {
 pub(super) fn find(conn: &Connection, id: i64) -> Result<OperatorRow> {
     let mut statement = conn.prepare_cached(
         "SELECT o.operation, o.ordering_key IS NOT NULL, coalesce(r.status, l.state, 'pending'),
-                coalesce(l.attempts, r.attempts, 0), l.in_doubt_since
+                coalesce(l.attempts, r.attempts, 0), l.in_doubt_since, l.cancel_requested_at
          FROM main.outbox o
          LEFT JOIN main.outbox_lease l ON l.id = o.id
          LEFT JOIN main.outbox_receipt r ON r.id = o.id
@@ -204,6 +206,7 @@ pub(super) fn find(conn: &Connection, id: i64) -> Result<OperatorRow> {
                 facts: Facts {
                     attempts: read::counter(row, 3)?,
                     in_doubt_since: row.get(4)?,
+                    cancel_requested: row.get::<_, Option<i64>>(5)?.is_some(),
                     ..Facts::default()
                 },
             })

@@ -4,7 +4,7 @@ use rusqlite::{Connection, TransactionBehavior, named_params};
 
 use super::event::{NewEvent, insert_event};
 use super::lost::{self, IsAlive, Senders};
-use super::operator::{By, OperatorRow, find};
+use super::operator::{By, OperatorRow, find, withdraw};
 use super::replay::send_again;
 use super::settle::{self, DUPLICATE_EFFECT};
 use super::{binding, contract, enqueue, line, read};
@@ -14,7 +14,7 @@ use crate::core::status::Status;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind};
 
-/// Settles or sends back what may have been applied, on a person's word.
+/// Settles or sends back what may have been applied, on a person's word. Returns where it stands then.
 pub(crate) fn resolve(
     conn: &mut Connection,
     id: i64,
@@ -22,20 +22,27 @@ pub(crate) fn resolve(
     by: By<'_>,
     is_alive: IsAlive<'_>,
     now: i64,
-) -> Result<()> {
+) -> Result<Status> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let row = find(&tx, id)?;
     let is_open = matches!(row.status, Status::Unknown | Status::NeedsReview);
-    let is_given_up =
-        row.status == Status::Dead && matches!(resolution, Resolution::Applied { .. });
+    let is_given_up = row.status == Status::Dead
+        && match resolution {
+            Resolution::Applied { .. } => true,
+            // What was surely not applied is replayed.
+            Resolution::NotApplied => row.facts.in_doubt_since.is_some(),
+            Resolution::Dead => false,
+        };
     if !is_open && !is_given_up {
-        let why = "only what is unknown or needs review is resolved; what is dead, only as applied";
+        let why = "only what is unknown, needs review, or was given up in doubt is resolved; what is \
+                   dead also as applied";
         let text = format!("intent {id} is {}: {why}", row.status);
         return Err(Error::new(ErrorKind::Refused, text));
     }
-    match resolution {
+    let status = match resolution {
         Resolution::Applied { downstream_id } => {
             applied(&tx, &row, downstream_id.as_deref(), by, now)?;
+            Status::Succeeded
         }
         Resolution::NotApplied => {
             if let Senders::Alive(owner) = lost::senders(&tx, id, is_alive)? {
@@ -46,13 +53,23 @@ pub(crate) fn resolve(
                 return Err(Error::new(ErrorKind::Refused, text));
             }
             lost::forget(&tx, id)?;
-            send_again(&tx, &row, true, now)?;
-            row.record(&tx, EventKind::Resolved, Status::Pending, by, now)?;
+            if row.facts.cancel_requested {
+                // Now it is known that it can still be withdrawn, as somebody wanted.
+                withdraw(&tx, &row, EventKind::Resolved, by, now)?;
+                Status::Cancelled
+            } else {
+                send_again(&tx, &row, true, now)?;
+                row.record(&tx, EventKind::Resolved, Status::Pending, by, now)?;
+                Status::Pending
+            }
         }
-        Resolution::Dead => bury(&tx, &row, by, now)?,
-    }
+        Resolution::Dead => {
+            bury(&tx, &row, by, now)?;
+            Status::Dead
+        }
+    };
     tx.commit()?;
-    Ok(())
+    Ok(status)
 }
 
 fn applied(

@@ -97,8 +97,9 @@ fn what_a_request_to_cancel_does_in_each_status() {
             }
             Standing::PendingInDoubt => Ok(Status::Pending),
             Standing::InFlight => Ok(Status::InFlight),
-            // A look-up may still find that it was not applied.
+            // A look-up, or a person, may still find that it was not applied.
             Standing::Unknown => Ok(Status::Unknown),
+            Standing::NeedsReview => Ok(Status::NeedsReview),
             Standing::NeedsReviewUnsent => Err(ErrorKind::Refused),
             _ => Err(ErrorKind::TooLate),
         };
@@ -112,6 +113,12 @@ fn what_a_request_to_cancel_does_in_each_status() {
             }
             let is_too_late = result.is_ok_and(|status| status != Status::Cancelled);
             assert_eq!(requested_at(world, FIRST).is_some(), is_too_late);
+            if is_too_late {
+                // Asked again, it is on record already.
+                let before = all_about(world, FIRST);
+                assert_eq!(request(world, FIRST).ok(), result.ok());
+                assert_eq!(all_about(world, FIRST), before);
+            }
         });
     }
     let world = World::new();

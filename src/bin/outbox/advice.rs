@@ -25,7 +25,9 @@ pub fn next_step(
         }
         Status::InFlight | Status::Succeeded | Status::Cancelled => return Ok(None),
         Status::Dead => dead(outbox, entry, events, &command)?,
-        Status::Unknown | Status::NeedsReview => doubtful(outbox, entry, contract, &command)?,
+        Status::Unknown | Status::NeedsReview => {
+            doubtful(outbox, entry, (events, contract), &command)?
+        }
     };
     if blocks(entry, events, contract) {
         let id = entry.id;
@@ -51,16 +53,18 @@ fn dead(outbox: &Outbox, entry: &Entry, events: &[Event], command: &str) -> Resu
         return Ok(vec![replay, cancel]);
     }
     let applied = format!("`{command} resolve {id} --applied --downstream-id …` if it was applied");
-    Ok(vec!["it was given up, and may have been applied".into(), applied, cancel])
+    let not_applied = format!("`{command} resolve {id} --not-applied` if it surely was not");
+    Ok(vec!["it was given up, and may have been applied".into(), applied, not_applied, cancel])
 }
 
 fn doubtful(
     outbox: &Outbox,
     entry: &Entry,
-    contract: Option<&Contract>,
+    (events, contract): (&[Event], Option<&Contract>),
     command: &str,
 ) -> Result<Vec<String>> {
     let id = entry.id;
+    let is_unwanted = is_unwanted(events);
     let ask = "ask the provider about its key or entity";
     let mut lines = vec![match (entry.status, entry.next_lookup_at) {
         (Status::Unknown, Some(at)) => {
@@ -84,16 +88,29 @@ fn doubtful(
         _ => format!("a person must find out what became of it: {ask}"),
     }];
     lines.push(format!("`{command} resolve {id} --applied --downstream-id …` if it was applied"));
-    lines.push(format!(
-        "`{command} resolve {id} --not-applied` if it surely was not: it is sent again under its key"
-    ));
+    let then = if is_unwanted {
+        "withdrawn, as somebody wanted to cancel it"
+    } else {
+        "sent again under its key"
+    };
+    lines
+        .push(format!("`{command} resolve {id} --not-applied` if it surely was not: it is {then}"));
     lines.push(format!("`{command} resolve {id} --dead` gives it up"));
-    if entry.status == Status::NeedsReview && may_replay(outbox, id)? {
+    if entry.status == Status::NeedsReview && !is_unwanted && may_replay(outbox, id)? {
         lines.push(format!(
             "`{command} replay {id}` sends it again under its key, which the downstream still remembers"
         ));
     }
     Ok(lines)
+}
+
+/// Whether somebody wanted to cancel it, and nobody has sent it back since.
+fn is_unwanted(events: &[Event]) -> bool {
+    let mut since = events
+        .iter()
+        .rev()
+        .take_while(|event| !matches!(event.kind, EventKind::Replayed | EventKind::Resolved));
+    since.any(|event| event.kind == EventKind::CancelRequested)
 }
 
 fn may_replay(outbox: &Outbox, id: i64) -> Result<bool> {

@@ -88,17 +88,17 @@ pub fn resolve(out: Out, outbox: &Outbox, args: &ResolveArgs) -> Result<()> {
             "--downstream-id: it is the id of one intent's effect: name one",
         ));
     }
-    let (resolution, status) = if args.finding.applied {
+    let resolution = if args.finding.applied {
         let downstream_id = args.downstream_id.clone();
-        (Resolution::Applied { downstream_id }, Status::Succeeded)
+        Resolution::Applied { downstream_id }
     } else if args.finding.not_applied {
-        (Resolution::NotApplied, Status::Pending)
+        Resolution::NotApplied
     } else {
-        (Resolution::Dead, Status::Dead)
+        Resolution::Dead
     };
     let actor = input::actor(args.actor.as_deref());
     let resolved = each(out, &args.ids, |id| {
-        outbox.resolve(id, &resolution, &actor, args.reason.as_deref())?;
+        let status = outbox.resolve(id, &resolution, &actor, args.reason.as_deref())?;
         Ok((Told::Done, out.resolved(id, status)))
     });
     resolved.map_err(|failure| match failure.text.strip_prefix("downstream_id: ") {

@@ -220,7 +220,9 @@ impl Op {
     pub fn suits(self) -> &'static [Status] {
         use Status::{Dead, InFlight, NeedsReview, Pending, Unknown};
         match self {
-            Self::Resolve { word: Word::Applied, .. } => &[Unknown, NeedsReview, Dead],
+            Self::Resolve { word: Word::Applied | Word::Truth, .. } => {
+                &[Unknown, NeedsReview, Dead]
+            }
             Self::Resolve { .. } => &[Unknown, NeedsReview],
             Self::Confirm { id: Named::OfAnotherIntent, .. } => {
                 &[Pending, InFlight, Unknown, NeedsReview, Dead]

@@ -120,7 +120,7 @@ impl Machine<'_> {
         let conn = &mut self.bench.person;
         let resolved = resolve::resolve(conn, id, &resolution, BY, &is_alive, now);
         let done = Done { verb: Verb::Resolve, row: Some(id), may_be_silent: false };
-        let done = accepted(done, resolved)?;
+        let done = accepted(done, resolved.map(drop))?;
         if done.is_some() {
             self.model.unwanted.remove(&id);
             if resolution != Resolution::NotApplied {

@@ -83,9 +83,9 @@ impl Verb {
             Self::ClaimLookup => &[(Unknown, &[NeedsReview])],
             Self::Find => &[(Unknown, &[Succeeded, Pending, NeedsReview, Dead, Cancelled])],
             Self::Resolve => &[
-                (Unknown, &[Succeeded, Pending, Dead]),
-                (NeedsReview, &[Succeeded, Pending, Dead]),
-                (Dead, &[Succeeded]),
+                (Unknown, &[Succeeded, Pending, Dead, Cancelled]),
+                (NeedsReview, &[Succeeded, Pending, Dead, Cancelled]),
+                (Dead, &[Succeeded, Pending, Cancelled]),
             ],
             Self::Confirm => &[
                 (Pending, &[Succeeded, NeedsReview]),

@@ -105,9 +105,12 @@ fn resolve_sends_again_or_gives_up_and_refuses_the_rest() {
     assert!(text.contains("it was given up, and may have been applied"), "{text}");
     assert!(!text.contains("replay"), "{text}");
 
-    let ran = desk.run(&["resolve", "1", "--not-applied"]);
+    let ran = desk.run(&["resolve", "1", "--dead"]);
     assert_eq!(ran.code, 3);
     assert!(ran.err.contains("intent 1 is dead: only what is unknown"), "{}", ran.err);
+    // What was given up in doubt can still be found out.
+    assert!(desk.ok(&["resolve", "1", "--not-applied"]).contains("it is pending"));
+    desk.sql("UPDATE outbox_lease SET state = 'needs_review', due_at = NULL WHERE id = 1");
     desk.ok(&["resolve", "1", "2", "--applied"]);
     let ran = desk.run(&["resolve", "1", "--applied"]);
     assert!(ran.code == 3 && ran.err.contains("intent 1 is succeeded"), "{}", ran.err);
@@ -408,7 +411,11 @@ fn cancel_says_when_it_is_too_late() {
 
     let id = desk.lost(&downstream, "b", &[]).to_string();
     let ran = desk.run(&["cancel", &id]);
-    assert!(ran.code == 3 && ran.err.contains("it may have been applied"), "{}", ran.err);
+    assert!(ran.code == 3 && ran.err.contains("too late to withdraw"), "{}", ran.err);
+    // A person who finds that it was not applied does what somebody wanted.
+    let text = desk.ok(&["show", &id]);
+    assert!(text.contains("--not-applied` if it surely was not: it is withdrawn"), "{text}");
+    assert!(desk.ok(&["resolve", &id, "--not-applied"]).contains("it is cancelled"));
 }
 
 /// Both versions name each other, and the older one's end says why.
