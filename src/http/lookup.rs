@@ -13,8 +13,11 @@ use crate::clock::{Clock, SystemClock};
 use crate::core::endpoint::{LOOKUP_PLACEHOLDERS, check_template, expand, origin};
 use crate::core::lookup::{LookupRules, classify_lookup};
 use crate::core::outcome::{Failure, Finding, Outcome};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::handler::Delivery;
+
+/// Without one of these every intent would be answered alike.
+const NAMES_IT: [&str; 3] = ["{idempotency_key}", "{entity_id}", "{downstream_id}"];
 
 /// Where and how to look up.
 #[derive(Debug)]
@@ -57,9 +60,16 @@ impl Http {
     /// # Errors
     ///
     /// [`Invalid`](crate::ErrorKind::Invalid) unless it is an `https` or `http` URL of at most
-    /// 2048 bytes, without user name and fragment.
+    /// 2048 bytes, without user name and fragment, in which the key, the entity or the provider's id
+    /// stands.
     pub fn reconcile_by_get(mut self, url: &str) -> Result<Self> {
         check_template(url, LOOKUP_PLACEHOLDERS).map_err(|e| renamed(&e, "reconcile.get"))?;
+        let names_it = |placeholder: &&str| url.contains(*placeholder);
+        if !NAMES_IT.iter().any(names_it) {
+            let why =
+                format!("must say which intent is meant: put {} into it", NAMES_IT.join(" or "));
+            return Err(Error::invalid("reconcile.get", why));
+        }
         self.lookup.url = Some(url.to_owned());
         Ok(self.changed())
     }

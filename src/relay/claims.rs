@@ -18,6 +18,8 @@ pub(super) struct Plan {
     pub space: Space,
     pub holds_nothing: bool,
     pub shard: (u32, u32),
+    /// Whether look-ups come before sends, which they do every other time.
+    pub lookups_first: bool,
 }
 
 #[derive(Default)]
@@ -91,7 +93,9 @@ pub(super) fn claim(
         step.recover(&lane.rules)?;
     }
     for index in plan.order.clone() {
-        claim_lookups(step, (index, &lanes[index]), plan, &mut claims, (lease_ms, path))?;
+        if plan.lookups_first {
+            claim_lookups(step, (index, &lanes[index]), plan, &mut claims, (lease_ms, path))?;
+        }
         let limit = plan.space.room(index, &lanes[index]);
         if limit == 0 {
             // Its turn is kept: whoever comes after it would keep the workers busy for ever.
@@ -118,14 +122,19 @@ pub(super) fn claim(
         let is_alone = found.deliveries.first().is_some_and(|d| d.must_be_alone());
         claims.deliveries.extend(found.deliveries.into_iter().map(|delivery| (index, delivery)));
         if is_alone {
-            break;
+            return Ok(claims);
+        }
+    }
+    if !plan.lookups_first {
+        for index in plan.order.clone() {
+            claim_lookups(step, (index, &lanes[index]), plan, &mut claims, (lease_ms, path))?;
         }
     }
     Ok(claims)
 }
 
-/// Look-ups come before sends, but for part of the workers only, so that neither waits for the
-/// other.
+/// Look-ups take turns with sends, and part of the workers only, so that neither waits for the
+/// other for long.
 fn claim_lookups(
     step: &mut Step<'_>,
     (index, lane): (usize, &Lane),

@@ -12,7 +12,7 @@ use crate::handler::Delivery;
 #[derive(Debug, Default)]
 pub(crate) struct Doubts(HashMap<i64, (Option<i64>, Duration)>);
 
-/// So many rows are remembered. Beyond it all are forgotten, and have to wait once more.
+/// So many rows are remembered; others are known of as new until there is room.
 const MAX: usize = 100_000;
 
 impl Doubts {
@@ -40,7 +40,7 @@ impl Doubts {
 
     fn since(&mut self, id: i64, attempt: Option<i64>, now: Duration) -> Duration {
         if self.0.len() >= MAX && !self.0.contains_key(&id) {
-            self.0.clear();
+            return now;
         }
         let known = self.0.entry(id).or_insert((attempt, now));
         if known.0 != attempt {

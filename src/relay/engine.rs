@@ -44,6 +44,8 @@ pub(super) struct Engine {
     renew_at: i64,
     /// Where the turn of equal operations stands.
     turn: usize,
+    /// How often was claimed; look-ups come before sends every other time.
+    claims: u64,
     /// A row that died with its process is next: claim nothing until it can be alone.
     quiet: bool,
     /// An operation whose turn it is waits for a worker to be idle: claim nothing before.
@@ -102,6 +104,7 @@ impl Engine {
             random,
             renew_at: 0,
             turn: 0,
+            claims: 0,
             quiet: false,
             wants_idle: false,
             maybe_more: true,
@@ -271,6 +274,7 @@ impl Engine {
         // A step that was closed has not asked, so what was found before still holds.
         if plan.is_some_and(|plan| !plan.space.is_closed()) {
             self.quiet = claims.quiet;
+            self.claims = self.claims.wrapping_add(1);
             self.wants_idle = claims.wants_idle.is_some();
             self.maybe_more = claims.more || claims.quiet;
             self.turn = claims.wants_idle.unwrap_or(self.turn.wrapping_add(1));
@@ -297,6 +301,7 @@ impl Engine {
             space: self.space(),
             holds_nothing: self.held.is_empty(),
             shard: self.shared.options.shard,
+            lookups_first: self.claims.is_multiple_of(2),
         }
     }
 

@@ -3,6 +3,7 @@
 use rusqlite::{Connection, OptionalExtension};
 
 use super::contract::Contract;
+use super::read;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The provider under which an operation's ids are unique: by default the operation itself.
@@ -42,7 +43,7 @@ pub(super) fn other_id(conn: &Connection, id: i64, downstream_id: &str) -> Resul
         "SELECT downstream_id FROM main.outbox_binding INDEXED BY outbox_binding_intent
          WHERE id = ?1 AND downstream_id <> ?2 LIMIT 1",
     )?;
-    Ok(statement.query_row((id, downstream_id), |row| row.get(0)).optional()?)
+    Ok(statement.query_row((id, downstream_id), |row| read::lossy(row, 0)).optional()?)
 }
 
 /// The id that was given to an intent, where there is one.

@@ -3,6 +3,7 @@
 use rusqlite::{Connection, OptionalExtension};
 
 use super::enqueue::all_or_nothing;
+use super::read;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How many rows one transaction deletes: nobody waits long for the lock.
@@ -56,7 +57,8 @@ fn first_result(conn: &Connection, source: &str, message_id: &str) -> Result<Str
 /// The first result of a message; `None` where it was not handled to the end.
 pub(crate) fn seen(conn: &Connection, source: &str, message_id: &str) -> Result<Option<String>> {
     let mut statement = conn.prepare_cached(RESULT)?;
-    let found = statement.query_row([source, message_id], |row| row.get(0)).optional()?;
+    let found =
+        statement.query_row([source, message_id], |row| read::lossy_option(row, 0)).optional()?;
     Ok(found.flatten())
 }
 

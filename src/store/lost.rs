@@ -2,6 +2,7 @@
 
 use rusqlite::Connection;
 
+use super::read;
 use crate::error::Result;
 
 /// Says whether the relay that signs with this name is alive.
@@ -55,7 +56,7 @@ pub(super) enum Senders {
 pub(super) fn senders(conn: &Connection, id: i64, is_alive: IsAlive<'_>) -> Result<Senders> {
     let mut statement =
         conn.prepare_cached("SELECT owner FROM main.outbox_lost WHERE id = ?1 ORDER BY token")?;
-    let owners = statement.query_map([id], |row| row.get::<_, String>(0))?;
+    let owners = statement.query_map([id], |row| read::lossy(row, 0))?;
     let mut senders = Senders::None;
     for owner in owners {
         let owner = owner?;

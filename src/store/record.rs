@@ -108,9 +108,7 @@ impl Step<'_> {
              WHERE id = ?1 AND token IS ?2 AND state = 'in_flight' AND late_receipt IS NOT NULL",
         )?;
         let proof = statement
-            .query_row((row.id, row.token), |r| {
-                Ok((r.get::<_, Option<String>>(0)?, r.get::<_, String>(1)?))
-            })
+            .query_row((row.id, row.token), |r| Ok((read::lossy_option(r, 0)?, read::lossy(r, 1)?)))
             .optional()?;
         drop(statement);
         let Some((late_id, late_receipt)) = proof else { return Ok(false) };
@@ -220,7 +218,7 @@ impl Step<'_> {
                 Ok(Some(Standing {
                     status,
                     token: row.get(3)?,
-                    downstream_id: row.get(4)?,
+                    downstream_id: read::lossy_option(row, 4)?,
                     facts: Facts {
                         attempts: read::counter(row, 1)?,
                         claimed_at: row.get::<_, Option<i64>>(2)?.unwrap_or_default(),

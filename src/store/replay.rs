@@ -77,6 +77,7 @@ pub(super) fn send_again(
         "UPDATE main.outbox_lease
          SET state = 'pending', due_at = :due_at, resume_at = NULL, attempts = 0, tries = 0, lost = 0,
              lookups = 0, first_sent_at = NULL, cancel_requested_at = NULL, token = NULL, owner = NULL,
+             late_id = NULL, late_receipt = NULL,
              in_doubt_since = CASE WHEN :is_sure THEN NULL ELSE in_doubt_since END
          WHERE id = :id AND state = :state",
     )?;

@@ -232,7 +232,8 @@ fn set_aside(conn: &Connection, row: &OperatorRow, reason: &str, now: i64) -> Re
         "INSERT INTO main.outbox_lease (id, operation, state, in_doubt_since, error_class, last_error)
          VALUES (:id, :operation, 'needs_review', :now, 'duplicate_id', :reason)
          ON CONFLICT (id) DO UPDATE
-         SET state = 'needs_review', due_at = NULL, token = NULL, owner = NULL,
+         SET state = 'needs_review', due_at = NULL, token = NULL, owner = NULL, late_id = NULL,
+             late_receipt = NULL,
              in_doubt_since = coalesce(in_doubt_since, CASE state WHEN 'in_flight' THEN claimed_at END, :now),
              error_class = 'duplicate_id',
              last_error = :reason",

@@ -10,7 +10,7 @@ use super::budget::Purse;
 use super::contract::{self, Contract};
 use super::event::{NewEvent, insert_event};
 use super::settle::{self, Settlement};
-use super::{binding, line, schema};
+use super::{binding, line, read, schema};
 use crate::clock::Clock;
 use crate::core::contract::OnDead;
 use crate::core::decide::{Decision, Policy};
@@ -193,7 +193,8 @@ impl<'a> Step<'a> {
              SET state = :status, due_at = :due_at, attempts = :attempts, tries = :tries,
                  lost = :lost, in_doubt_since = :in_doubt_since, first_sent_at = :first_sent_at,
                  lookups = :lookups, error_class = :error_class, last_error = :last_error, token = NULL, owner = NULL
-             WHERE id = :id AND state = :state AND token IS :token AND late_receipt IS NULL",
+             WHERE id = :id AND state = :state AND token IS :token
+               AND (state <> 'in_flight' OR late_receipt IS NULL)",
         )?;
         let changed = statement.execute(named_params! {
             ":status": decision.status.as_str(),
@@ -254,12 +255,13 @@ impl<'a> Step<'a> {
         }
         let mut statement = self.tx.prepare_cached(
             "DELETE FROM main.outbox_lease
-             WHERE id = ?1 AND state = ?2 AND token IS ?3 AND (late_receipt IS NULL OR ?4)
+             WHERE id = ?1 AND state = ?2 AND token IS ?3
+               AND (state <> 'in_flight' OR late_receipt IS NULL OR ?4)
              RETURNING late_id",
         )?;
         // Without a receipt it is withdrawn, which a proof of success that came meanwhile forbids.
         let values = (row.id, row.state.as_str(), row.token, receipt.is_some());
-        let deleted = statement.query_row(values, |r| r.get::<_, Option<String>>(0)).optional()?;
+        let deleted = statement.query_row(values, |r| read::lossy_option(r, 0)).optional()?;
         drop(statement);
         let Some(late_id) = deleted else { return Ok(false) };
         settle::write(

@@ -10,7 +10,8 @@ use sqlite_outbox::{
 
 use crate::standing::{FIRST, Standing, all_about};
 use crate::world::{
-    DEDUPLICATES, World, immediate, interrupted, maybe_sent, pay, rejected, relay_on, succeeded,
+    DEDUPLICATES, World, exact_backoff, immediate, interrupted, maybe_sent, pay, rejected,
+    relay_on, succeeded,
 };
 
 fn binding(world: &World) -> Relay {
@@ -320,4 +321,48 @@ fn a_finding_or_a_late_success_with_the_id_of_another() {
         }
         assert_eq!(duplicates(&world), 0);
     }
+}
+
+/// A success that came late is kept as proof while another attempt is on the way. Confirmed with the
+/// id of another intent, the row needs a person, and the proof must not outlive that: it kept the row
+/// from ever moving again, and a drain from ending.
+#[test]
+fn a_late_proof_does_not_outlive_what_a_person_decides() {
+    let world = Arc::new(World::new());
+    world.enqueue(&pay("x"));
+    let relay = |handler: Box<dyn Fn(&Delivery) -> Outcome + Send + Sync>| {
+        let operation = Operation::new(DEDUPLICATES, move |d: &Delivery| handler(d));
+        relay_on(&world.second(), operation.backoff(exact_backoff()).binds_ids())
+    };
+    relay(Box::new(|_| succeeded("ch_x"))).drain().unwrap();
+    let expires_in = std::time::Duration::from_secs(10_000);
+    let id = world.enqueue(&pay("a").expires_in(expires_in));
+    let (inside, outside) = (Arc::clone(&world), Arc::clone(&world));
+    let second = interrupted(
+        move || {
+            // The first attempt is heard of while this one is on the way; then a webhook lies.
+            outside.batch(
+                "UPDATE outbox_lease SET late_id = 'ch_a', late_receipt = '{}' WHERE id = 2",
+            );
+            let (outbox, key) = (&outside.outbox, outside.entry(id).idempotency_key);
+            let receipt = Receipt::new().downstream_id("ch_x");
+            let confirmed =
+                outbox.transact(|tx| outbox.confirm(tx, ("", &key), &receipt, "webhook"));
+            assert_eq!(confirmed.unwrap().unwrap().to, Status::NeedsReview);
+        },
+        maybe_sent(),
+    );
+    relay(Box::new(second)).drain().unwrap();
+    assert_eq!(inside.entry(id).status, Status::NeedsReview);
+    world.outbox.resolve(id, &Resolution::NotApplied, "alice", None).unwrap();
+    world.advance(20_000);
+    relay(Box::new(|_| succeeded("late"))).drain().unwrap();
+    assert_eq!(world.entry(id).status, Status::Dead, "it has expired, and was not applied");
+
+    // Nor does one that was put there by hand.
+    world.batch("UPDATE outbox_lease SET late_receipt = '{}' WHERE id = 2");
+    world.outbox.replay(id, "alice", None).unwrap();
+    world.batch("UPDATE outbox_lease SET late_receipt = '{}' WHERE id = 2");
+    relay(Box::new(|_| succeeded("late"))).drain().unwrap();
+    assert_eq!(world.entry(id).status, Status::Dead);
 }

@@ -60,7 +60,7 @@ fn cut_before_it_was_applied() {
 fn a_look_up_that_fails_for_ever() {
     let wire = Wire::new();
     let id = wire.world.enqueue(&pay("a"));
-    let relay = relay(&wire, "/lost/1", "/status/500");
+    let relay = relay(&wire, "/lost/1", "/status/500?k={idempotency_key}");
     for _ in 0..20 {
         relay.drain().unwrap();
         wire.world.advance(3601);
@@ -76,7 +76,7 @@ fn no_other_answer_tells() {
     {
         let wire = Wire::new();
         let id = wire.world.enqueue(&pay("a"));
-        let relay = relay(&wire, "/lost/1", path);
+        let relay = relay(&wire, "/lost/1", &format!("{path}?k={{idempotency_key}}"));
         relay.drain().unwrap();
         wire.world.advance(SETTLE);
         relay.drain().unwrap();
@@ -95,7 +95,7 @@ fn only_when_a_value_says_so() {
         let wire = Wire::new();
         let id = wire.world.enqueue(&pay("a"));
         let body = format!(
-            "/body/200/%7B%22c%22%3A%7B%22id%22%3A%22ch_1%22%2C%22s%22%3A%22{state}%22%7D%7D"
+            "/body/200/%7B%22c%22%3A%7B%22id%22%3A%22ch_1%22%2C%22s%22%3A%22{state}%22%7D%7D?k={{idempotency_key}}"
         );
         let http = wire
             .to("/lost/1")
@@ -182,6 +182,10 @@ fn a_bad_look_up_is_refused_by_its_name() {
     let url = refused(http().reconcile_by_get("https://api.example.com/{secret}"));
     assert!(url.starts_with("reconcile.get: only {idempotency_key} and"), "{url}");
     assert!(!url.contains("secret"));
+    for same_for_all in ["https://api.example.com/charges", "https://api.example.com/{tenant_id}"] {
+        let url = refused(http().reconcile_by_get(same_for_all));
+        assert!(url.starts_with("reconcile.get: must say which intent is meant"), "{url}");
+    }
     assert!(refused(http().reconcile_id("id")).starts_with("reconcile.downstream_id: "));
     assert!(refused(http().reconcile_when("id", 1)).starts_with("reconcile.when: "));
 }

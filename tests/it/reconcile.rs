@@ -4,7 +4,9 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use sqlite_outbox::Downstream::Unprotected;
-use sqlite_outbox::{Backoff, Delivery, Finding, Intent, Operation, Receipt, Relay, Status};
+use sqlite_outbox::{
+    Backoff, Delivery, EventKind, Finding, Intent, Operation, Receipt, Relay, Status,
+};
 
 use crate::world::{
     DEDUPLICATES, LONG, START, World, interrupted, maybe_sent, pay, rejected, relay_on, unsure,
@@ -456,4 +458,44 @@ fn look_ups_that_hang_do_not_keep_others_from_sending() {
     drop(closed);
     until(|| world.number("SELECT min(lookups) FROM outbox_lease") == 1);
     handle.shutdown(LONG).unwrap();
+}
+
+/// With one worker they take turns, so that many look-ups do not hold up what is to be sent.
+#[test]
+fn with_one_worker_look_ups_and_sends_take_turns() {
+    let world = World::new();
+    for n in 0..20 {
+        world.enqueue(&pay(&format!("doubtful-{n}")));
+    }
+    world.script.times(20, &maybe_sent());
+    let relay = relay_on(&world.outbox, world.operation(Unprotected).breaker_after(0));
+    assert_eq!(relay.drain().unwrap().unknown, 20);
+    world.advance(SETTLE);
+    for n in 0..5 {
+        world.enqueue(&pay(&format!("fresh-{n}")));
+    }
+    relay.drain().unwrap();
+    let trail = world.outbox.events(20, 0, 100).unwrap();
+    let sent = trail.iter().take(10).filter(|event| event.kind == EventKind::Attempt).count();
+    assert_eq!(sent, 5, "of the first ten");
+}
+
+/// What other hands have written into the tables that look-ups read keeps no relay from its work.
+#[test]
+fn text_that_is_none_stops_nobody() {
+    for spoil in [
+        "INSERT INTO outbox_lost VALUES (1, 1, CAST(x'ff' AS TEXT))",
+        "INSERT INTO outbox_binding VALUES ('pay', CAST(x'ff' AS TEXT), 1)",
+    ] {
+        let (world, id, relay) = doubtful();
+        world.batch(spoil);
+        let other = world.enqueue(&pay("b"));
+        for _ in 0..2 {
+            world.advance(SETTLE);
+            world.script.then_find(Finding::NotApplied);
+            relay.drain().unwrap();
+        }
+        assert_eq!(world.entry(other).status, Status::Succeeded, "{spoil}");
+        assert_eq!(world.entry(id).status, Status::Succeeded, "{spoil}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -58,16 +58,18 @@ struct Summary {
 }
 
 pub fn run(out: Out, outbox: &Outbox, args: &ConfirmArgs) -> Result<()> {
-    let (name, source) = open(args.file.as_deref())?;
+    let (name, mut source) = open(args.file.as_deref())?;
     let actor = input::actor(args.actor.as_deref());
     let mut summary = Summary { is_any_malformed: false, is_any_open: false, said: Ok(()) };
-    for (index, bytes) in source.split(b'\n').enumerate() {
-        let bytes = bytes.map_err(|error| Failure::failed(format!("{name}: {error}")))?;
+    let failed = |error| Failure::failed(format!("{name}: {error}"));
+    let (mut bytes, mut line) = (Vec::new(), 0);
+    while read_line(&mut *source, &mut bytes).map_err(failed)? > 0 {
+        line += 1;
+        let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&bytes);
         if bytes.trim_ascii().is_empty() {
             continue;
         }
-        let line = index + 1;
-        match parse(&bytes) {
+        match parse(bytes) {
             Ok(confirmation) => {
                 let answer = confirm(outbox, line, &confirmation, &actor)?;
                 summary.add(out, &answer);
@@ -94,7 +96,26 @@ fn open(file: Option<&str>) -> Result<(String, Box<dyn BufRead>)> {
     }
 }
 
+/// The longest line, in bytes: far more than a receipt keeps.
+const LINE_MAX: u64 = 1 << 20;
+
+/// What some programs begin a file of text with.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Reads the next line, and no more of it than can be used. Returns how much; 0 at the end.
+fn read_line(source: &mut dyn BufRead, line: &mut Vec<u8>) -> std::io::Result<usize> {
+    line.clear();
+    let read = Read::take(&mut *source, LINE_MAX + 1).read_until(b'\n', line)?;
+    if line.len() as u64 > LINE_MAX && !line.ends_with(b"\n") {
+        source.skip_until(b'\n')?;
+    }
+    Ok(read)
+}
+
 fn parse(line: &[u8]) -> std::result::Result<Confirmation, String> {
+    if line.len() as u64 > LINE_MAX {
+        return Err(format!("longer than {LINE_MAX} bytes"));
+    }
     if !line.trim_ascii_start().starts_with(b"{") {
         return Err("must be an object such as {\"idempotency_key\": \"…\"}".into());
     }

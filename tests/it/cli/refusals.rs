@@ -193,7 +193,7 @@ fn a_mistake_in_the_configuration_is_found_by_its_line() {
         ("line 3: settle: \"soon\" is not a duration", format!("{op}downstream = \"unprotected\"\nreconcile = {{ get = \"https://x.example/{{idempotency_key}}\", settle = \"soon\" }}\n")),
         ("line 3: operations.\"a.b\".reconcile.max_attempts: ", format!("{op}downstream = \"unprotected\"\nreconcile = {{ get = \"https://x.example/{{idempotency_key}}\", max_attempts = 0 }}\n")),
         ("line 3: binds: unknown variant `ids`", format!("{op}downstream = \"unprotected\"\nbinds = \"ids\"\n")),
-        ("line 3: default.reconcile.settle: ", "[default]\ndownstream = \"unprotected\"\nreconcile = { get = \"https://x.example/\", settle = \"1s\" }\n".into()),
+        ("line 3: default.reconcile.settle: ", "[default]\ndownstream = \"unprotected\"\nreconcile = { get = \"https://x.example/{entity_id}\", settle = \"1s\" }\n".into()),
         ("line 3: operations.\"a.b\".key_window", format!("{op}downstream = \"unprotected\"\nkey_window = \"1h\"\n")),
         ("line 3: operations.\"a.b\".key_window", format!("{op}downstream = \"deduplicates\"\nkey_window = \"1s\"\n")),
         ("line 3: operations.\"a.b\".endpoint", format!("{op}downstream = \"unprotected\"\nendpoint = \"nowhere\"\n")),

@@ -286,6 +286,20 @@ fn confirm_answers_each_line() {
     assert_eq!(desk.json(&["events", "--kind", "duplicate_effect"]).len(), 1);
 }
 
+/// Some programs begin a file with a mark; and a line can be longer than anything that is kept.
+#[test]
+fn confirm_reads_a_marked_file_and_no_more_of_a_line_than_it_can_use() {
+    let desk = Desk::new();
+    desk.ok(&["enqueue", "mail", "--entity", "a", "--key", "a"]);
+    let long = format!(r#"{{"idempotency_key": "b", "receipt": "{}"}}"#, "x".repeat(3 << 20));
+    let text = format!("\u{feff}{}\n{long}\n{}\n", r#"{"idempotency_key": "a"}"#, "{}");
+    let ran = desk.run_with(&text, &["confirm", "--json"]);
+    let outcomes: Vec<_> = lines(&ran).iter().map(|line| line["outcome"].clone()).collect();
+    assert_eq!(outcomes, ["confirmed", "malformed", "malformed"]);
+    assert!(ran.err.contains("line 2: longer than 1048576 bytes"), "{}", ran.err);
+    assert!(ran.err.contains("line 3: missing field"), "{}", ran.err);
+}
+
 #[test]
 fn confirm_names_what_is_malformed_and_goes_on() {
     let desk = Desk::new();
