@@ -65,6 +65,16 @@ pub(crate) fn decide_lookups_used_up(facts: &Facts, policy: &Policy) -> Option<D
     (facts.lookups >= policy.lookups_max).then(|| parked(Status::NeedsReview, *facts, &failure, ""))
 }
 
+/// How long a row in doubt waits for a relay with a look-up, beyond its time, before others take it
+/// for given up: whoever had one may have been configured without it, or never started again.
+pub(crate) const NEGLECTED: Duration = Duration::from_secs(24 * 3600);
+
+/// Nobody has asked about a row for so long.
+pub(crate) fn decide_neglected(facts: &Facts) -> Decision {
+    let failure = Failure::new("lookups", "no relay with a look-up has asked for a day");
+    parked(Status::NeedsReview, *facts, &failure, "")
+}
+
 /// Why a row may still be applied although it was not found to be.
 fn why_not_believed(observed: Observed, policy: &Policy) -> Option<&'static str> {
     if observed.may_be_on_its_way {

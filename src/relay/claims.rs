@@ -154,6 +154,10 @@ fn claim_lookups(
         lease_ms,
         holds_nothing: false,
     };
+    if !lane.handler.reconciles() {
+        claims.more |= step.set_neglected_aside(&request)?;
+        return Ok(());
+    }
     let found = step.claim_lookups(&request, &|owner| liveness::is_alive(path, owner))?;
     plan.space.hold_lookups(index, found.len(), found.iter().map(|d| d.payload.len()).sum());
     claims.more |= found.len() == limit;

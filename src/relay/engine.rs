@@ -197,7 +197,7 @@ impl Engine {
     pub fn has_due(&self, now: i64) -> Result<bool> {
         let (shard, space) = (self.shared.options.shard, self.space());
         for (index, lane) in self.lanes.iter().enumerate() {
-            let lookups = space.lookup_room(index, lane) > 0;
+            let lookups = space.lookups_after(index, lane);
             if space.room(index, lane) > 0
                 && self.writer.has_due(&lane.rules, shard, now, lookups)?
             {
@@ -212,7 +212,7 @@ impl Engine {
         let (mut next, space) = (None, self.space());
         let has_room = |(index, lane): &(usize, &Lane)| space.room(*index, lane) > 0;
         for (index, lane) in self.lanes.iter().enumerate().filter(has_room) {
-            let (shard, lookups) = (self.shared.options.shard, space.lookup_room(index, lane) > 0);
+            let (shard, lookups) = (self.shared.options.shard, space.lookups_after(index, lane));
             let due = self.writer.next_due(&lane.rules, shard, now, lookups)?;
             next = next.into_iter().chain(due).min();
         }

@@ -2,6 +2,8 @@
 
 use super::builder::Options;
 use super::lane::Lane;
+use crate::core::millis;
+use crate::core::reconcile::NEGLECTED;
 
 /// How many rows a relay holds of each lane. Some space is kept for every lane, so that none can
 /// fill it all.
@@ -82,10 +84,16 @@ impl Space {
 
     /// How many more look-ups of this lane may be claimed: only what a worker is idle for.
     pub fn lookup_room(&self, index: usize, lane: &Lane) -> usize {
-        if !lane.handler.reconciles() {
-            return 0;
-        }
         self.room(index, lane).min(self.idle()).min(self.lookups_left)
+    }
+
+    /// How long after their time look-ups of this lane are its relay's business, in milliseconds:
+    /// at once where it can ask and has room, and else where nobody does.
+    pub fn lookups_after(&self, index: usize, lane: &Lane) -> Option<i64> {
+        if !lane.handler.reconciles() {
+            return Some(millis(NEGLECTED));
+        }
+        (self.lookup_room(index, lane) > 0).then_some(0)
     }
 
     /// Counts that many more of them.

@@ -11,8 +11,11 @@ use super::step::{Row, Rules, Step};
 use super::{binding, lost};
 use crate::core::decide::{Facts, Policy};
 use crate::core::flow::{Closed, Gate};
+use crate::core::millis;
 use crate::core::outcome::{Finding, Outcome};
-use crate::core::reconcile::{Observed, decide_finding, decide_lookups_used_up};
+use crate::core::reconcile::{
+    NEGLECTED, Observed, decide_finding, decide_lookups_used_up, decide_neglected,
+};
 use crate::core::status::Status;
 use crate::error::Result;
 use crate::event::EventKind;
@@ -32,19 +35,42 @@ impl Step<'_> {
         }
         let policy = self.policy(request.rules)?;
         let mut claimed = Vec::new();
-        for candidate in self.lookups_due(request)? {
+        for candidate in self.lookups_due(request, self.now)? {
             claimed.extend(self.claim_lookup(candidate, request, &policy, is_alive)?);
         }
         Ok(claimed)
     }
 
-    fn lookups_due(&self, request: &ClaimRequest<'_>) -> Result<Vec<Candidate>> {
+    /// Leaves rows to a person that no relay with a look-up has asked about for long; for a relay
+    /// without one. Returns whether there may be more.
+    pub fn set_neglected_aside(&mut self, request: &ClaimRequest<'_>) -> Result<bool> {
+        let gate = self.gate(request.rules, request.shard)?;
+        if !may_look_up(&gate) {
+            return Ok(false);
+        }
+        let due = self.lookups_due(request, self.now.saturating_sub(millis(NEGLECTED)))?;
+        for candidate in &due {
+            let row = Row {
+                id: candidate.id,
+                operation: &request.rules.operation,
+                is_keyed: false,
+                state: Status::Unknown,
+                token: candidate.token,
+            };
+            let (kind, decision) = (EventKind::Reconciled, decide_neglected(&candidate.facts));
+            self.apply(row, Some(kind), &decision, request.rules.on_dead)?;
+            log::warn!("intent {}: nobody looks up what became of it", candidate.id);
+        }
+        Ok(due.len() == request.limit)
+    }
+
+    fn lookups_due(&self, request: &ClaimRequest<'_>, until: i64) -> Result<Vec<Candidate>> {
         let mut statement = self.tx.prepare_cached(LOOKUPS)?;
         let (index, count) = request.shard;
         let rows = statement.query_map(
             named_params! {
                 ":operation": request.rules.operation,
-                ":now": self.now,
+                ":now": until,
                 ":count": count,
                 ":index": index,
                 ":limit": i64::try_from(request.limit).unwrap_or(i64::MAX),

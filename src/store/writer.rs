@@ -35,19 +35,20 @@ impl Writer {
 
     /// Whether anything is due now for this operation, without taking the write lock: a row of
     /// this shard that may be sent, or anybody's lease that ran out.
-    /// Look-ups count where there is room for one.
+    /// Look-ups count from so long after their time, in milliseconds, where they count.
     pub fn has_due(
         &self,
         rules: &Rules,
         shard: (u32, u32),
         now: i64,
-        lookups: bool,
+        lookups_after: Option<i64>,
     ) -> Result<bool> {
         let (index, count) = shard;
         let gate = self.gate(rules, shard, now)?;
-        if lookups && may_look_up(&gate) {
+        if let Some(after) = lookups_after.filter(|_| may_look_up(&gate)) {
             let mut statement = self.conn.prepare_cached(HAS_LOOKUP)?;
-            if statement.query_row((&rules.operation, now, count, index), |row| row.get(0))? {
+            let values = (&rules.operation, now.saturating_sub(after), count, index);
+            if statement.query_row(values, |row| row.get(0))? {
                 return Ok(true);
             }
         }
@@ -68,13 +69,16 @@ impl Writer {
         rules: &Rules,
         shard: (u32, u32),
         now: i64,
-        lookups: bool,
+        lookups_after: Option<i64>,
     ) -> Result<Option<i64>> {
         let (index, count) = shard;
         let mut statement = self.conn.prepare_cached(NEXT_DUE)?;
         let (pending, expiry): (Option<i64>, Option<i64>) = statement
             .query_row((&rules.operation, count, index), |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let lookup = if lookups { self.next_lookup(rules, shard)? } else { None };
+        let lookup = match lookups_after {
+            Some(after) => self.next_lookup(rules, shard)?.map(|due| due.saturating_add(after)),
+            None => None,
+        };
         let gate = self.gate(rules, shard, now)?;
         let (pending, lookup) = match &gate {
             // Without a time, whatever opens it is a commit, and those are noticed.

@@ -59,6 +59,7 @@ mod revise;
 mod schema;
 #[cfg(feature = "http")]
 mod secrets;
+mod share;
 mod skip;
 mod standing;
 mod tidy;

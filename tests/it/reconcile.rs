@@ -1,23 +1,18 @@
 //! Look-ups: what may have been applied is found out, and nothing is sent twice because of it.
 
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlite_outbox::Downstream::Unprotected;
-use sqlite_outbox::{
-    Backoff, Delivery, EventKind, Finding, Intent, Operation, Receipt, Relay, Status,
-};
+use sqlite_outbox::{Backoff, Finding, Operation, Receipt, Relay, Status};
 
-use crate::world::{
-    DEDUPLICATES, LONG, START, World, interrupted, maybe_sent, pay, rejected, relay_on, unsure,
-    until,
-};
+use crate::world::{DEDUPLICATES, START, World, interrupted, maybe_sent, pay, rejected, relay_on};
 
 /// What an operation waits before it looks up, by default.
-const SETTLE: u64 = 120;
+pub const SETTLE: u64 = 120;
 
 /// A world with one intent that may have been applied, and the relay that knows of it since then.
-fn doubtful() -> (World, i64, Relay) {
+pub fn doubtful() -> (World, i64, Relay) {
     let world = World::new();
     let id = world.enqueue(&pay("a"));
     world.script.then(maybe_sent());
@@ -26,7 +21,7 @@ fn doubtful() -> (World, i64, Relay) {
     (world, id, relay)
 }
 
-fn applied(id: &str) -> Finding {
+pub fn applied(id: &str) -> Finding {
     Finding::Applied(Receipt::new().downstream_id(id))
 }
 
@@ -397,105 +392,4 @@ fn a_row_that_cannot_be_read_is_parked_in_a_look_up_as_well() {
     world.advance(SETTLE);
     relay.drain().unwrap();
     assert_eq!((world.entry(id).status, world.script.asked()), (Status::NeedsReview, 0));
-}
-
-/// With threads, look-ups and sends go on beside each other.
-#[test]
-fn look_ups_and_sends_do_not_wait_for_each_other() {
-    let world = World::new();
-    for n in 0..40 {
-        world.enqueue(&pay(&format!("doubtful-{n}")));
-    }
-    world.script.times(40, &maybe_sent());
-    let operation = world.operation(Unprotected).breaker_after(0);
-    let relay =
-        Relay::builder(&world.outbox).operation("pay", operation).workers(4).build().unwrap();
-    assert_eq!(relay.drain().unwrap().unknown, 40);
-    for n in 0..40 {
-        world.enqueue(&pay(&format!("fresh-{n}")));
-        world.script.then_find(if n % 2 == 0 { applied(&n.to_string()) } else { unsure() });
-    }
-    world.advance(SETTLE);
-    let report = relay.drain().unwrap();
-    assert_eq!((report.succeeded, world.script.asked()), (60, 40));
-    assert_eq!(world.number("SELECT count(*) FROM outbox_lease WHERE state = 'unknown'"), 20);
-    let again = world.script.seen().iter().filter(|d| d.entity().starts_with("doubtful")).count();
-    assert_eq!(again, 40, "nothing in doubt is sent again");
-}
-
-/// Providers that do not answer look-ups keep at most half of the workers from sending, however
-/// many operations ask them.
-#[test]
-fn look_ups_that_hang_do_not_keep_others_from_sending() {
-    let world = World::new();
-    let outbox = world.on_real_time();
-    for n in 0..8 {
-        world.enqueue(&Intent::new(["a", "b"][n % 2], n.to_string()).args(n));
-    }
-    let gate = Arc::new(RwLock::new(()));
-    let closed = gate.write().unwrap();
-    let hangs = |gate: &Arc<RwLock<()>>| {
-        let gate = Arc::clone(gate);
-        Operation::new(Unprotected, |_: &Delivery| maybe_sent()).reconcile(move |_| {
-            drop(gate.read().unwrap());
-            unsure()
-        })
-    };
-    let relay = Relay::builder(&outbox)
-        .operation("a", hangs(&gate).breaker_after(0))
-        .operation("b", hangs(&gate).breaker_after(0))
-        .operation("pay", world.operation(Unprotected))
-        .workers(4)
-        .build()
-        .unwrap();
-    assert_eq!(relay.drain().unwrap().unknown, 8);
-    world.batch("UPDATE outbox_lease SET due_at = 1600000000000 WHERE state = 'unknown'");
-    let handle = relay.start().unwrap();
-    until(|| world.number("SELECT count(*) FROM outbox_lease WHERE owner IS NOT NULL") == 2);
-    let sent = world.enqueue(&pay("sent"));
-    assert_eq!(outbox.wait(sent, LONG).unwrap().status, Status::Succeeded);
-    assert_eq!(world.number("SELECT count(*) FROM outbox_lease WHERE owner IS NOT NULL"), 2);
-    drop(closed);
-    until(|| world.number("SELECT min(lookups) FROM outbox_lease") == 1);
-    handle.shutdown(LONG).unwrap();
-}
-
-/// With one worker they take turns, so that many look-ups do not hold up what is to be sent.
-#[test]
-fn with_one_worker_look_ups_and_sends_take_turns() {
-    let world = World::new();
-    for n in 0..20 {
-        world.enqueue(&pay(&format!("doubtful-{n}")));
-    }
-    world.script.times(20, &maybe_sent());
-    let relay = relay_on(&world.outbox, world.operation(Unprotected).breaker_after(0));
-    assert_eq!(relay.drain().unwrap().unknown, 20);
-    world.advance(SETTLE);
-    for n in 0..5 {
-        world.enqueue(&pay(&format!("fresh-{n}")));
-    }
-    relay.drain().unwrap();
-    let trail = world.outbox.events(20, 0, 100).unwrap();
-    let sent = trail.iter().take(10).filter(|event| event.kind == EventKind::Attempt).count();
-    assert_eq!(sent, 5, "of the first ten");
-}
-
-/// What other hands have written into the tables that look-ups read keeps no relay from its work.
-#[test]
-fn text_that_is_none_stops_nobody() {
-    for spoil in [
-        "INSERT INTO outbox_lost VALUES (1, 1, CAST(x'ff' AS TEXT))",
-        "INSERT INTO outbox_binding VALUES ('pay', CAST(x'ff' AS TEXT), 1)",
-    ] {
-        let (world, id, relay) = doubtful();
-        world.batch(spoil);
-        let other = world.enqueue(&pay("b"));
-        for _ in 0..2 {
-            world.advance(SETTLE);
-            world.script.then_find(Finding::NotApplied);
-            relay.drain().unwrap();
-        }
-        assert_eq!(world.entry(other).status, Status::Succeeded, "{spoil}");
-        assert_eq!(world.entry(id).status, Status::Succeeded, "{spoil}");
-    }
 }
