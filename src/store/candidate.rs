@@ -11,18 +11,52 @@ use crate::core::decide::Facts;
 use crate::error::Result as Fallible;
 use crate::handler::{Delivery, Lease};
 
-/// What is read of a row before it is claimed.
-macro_rules! candidate_columns {
+/// What is known of a row: the first columns of whatever reads it, in the order of `read_facts`.
+/// Columns are read by their place, because a name is looked for among all of them in every row.
+macro_rules! facts_columns {
     () => {
-        "l.id, l.attempts, l.tries, l.lost, l.in_doubt_since, l.first_sent_at, l.claimed_at, l.token,
-         l.lookups, l.cancel_requested_at, l.last_token, o.id AS outbox_id, o.tenant_id, o.entity_id, o.intent_version, o.idempotency_key, o.args_hash,
-         o.endpoint, o.method, o.content_type, o.payload, o.headers, o.ordering_key, o.created_at,
-         o.expires_at, o.cost,
-         NOT (lower(o.content_type) GLOB 'application/json*' OR lower(o.content_type) GLOB '*+json*')
-             OR o.payload = '' AND o.method IN ('GET', 'DELETE')
-             OR json_valid(o.payload) AS is_sound"
+        "l.id, l.token, l.attempts, l.tries, l.lost, l.in_doubt_since, l.first_sent_at, l.claimed_at,
+         l.lookups, l.cancel_requested_at, o.expires_at"
     };
 }
+
+pub(super) use facts_columns;
+
+/// How many those are.
+pub(super) const FACTS: usize = 11;
+
+/// What is read of a row before it is claimed; the columns of `INTENT` in their order.
+macro_rules! candidate_columns {
+    () => {
+        concat!(
+            facts_columns!(),
+            ", l.last_token,
+             o.tenant_id, o.entity_id, o.intent_version, o.idempotency_key, o.args_hash, o.endpoint,
+             o.method, o.content_type, o.payload, o.headers, o.ordering_key, o.created_at, o.cost,
+             NOT (lower(o.content_type) GLOB 'application/json*' OR lower(o.content_type) GLOB '*+json*')
+                 OR o.payload = '' AND o.method IN ('GET', 'DELETE')
+                 OR json_valid(o.payload)"
+        )
+    };
+}
+
+/// The columns of an intent, behind those of its row.
+const INTENT: [&str; 14] = [
+    "tenant_id",
+    "entity_id",
+    "intent_version",
+    "idempotency_key",
+    "args_hash",
+    "endpoint",
+    "method",
+    "content_type",
+    "payload",
+    "headers",
+    "ordering_key",
+    "created_at",
+    "cost",
+    "payload",
+];
 
 /// The statement that finds due rows. The state is a literal and the index is named, so that no
 /// statistics can turn this into a scan; the join is written in the order it must run.
@@ -126,9 +160,9 @@ impl StoredIntent {
 pub(super) fn read_candidate(row: &SqlRow<'_>, operation: &str) -> rusqlite::Result<Candidate> {
     let intent = read_intent(row).map_err(|why| format!("{operation}: {why}"));
     Ok(Candidate {
-        id: row.get("id")?,
-        token: row.get("token")?,
-        last_token: row.get("last_token")?,
+        id: row.get(0)?,
+        token: row.get(1)?,
+        last_token: row.get(FACTS)?,
         facts: read_facts(row)?,
         intent,
     })
@@ -136,45 +170,47 @@ pub(super) fn read_candidate(row: &SqlRow<'_>, operation: &str) -> rusqlite::Res
 
 pub(super) fn read_facts(row: &SqlRow<'_>) -> rusqlite::Result<Facts> {
     Ok(Facts {
-        attempts: read::counter(row, "attempts")?,
-        tries: read::counter(row, "tries")?,
-        lost: read::counter(row, "lost")?,
-        in_doubt_since: row.get("in_doubt_since")?,
-        first_sent_at: row.get("first_sent_at")?,
-        expires_at: row.get("expires_at").unwrap_or_default(),
-        claimed_at: row.get::<_, Option<i64>>("claimed_at")?.unwrap_or_default(),
-        lookups: read::counter(row, "lookups")?,
-        cancel_requested: row.get::<_, Option<i64>>("cancel_requested_at")?.is_some(),
+        attempts: read::counter(row, 2)?,
+        tries: read::counter(row, 3)?,
+        lost: read::counter(row, 4)?,
+        in_doubt_since: row.get(5)?,
+        first_sent_at: row.get(6)?,
+        claimed_at: row.get::<_, Option<i64>>(7)?.unwrap_or_default(),
+        lookups: read::counter(row, 8)?,
+        cancel_requested: row.get::<_, Option<i64>>(9)?.is_some(),
+        expires_at: row.get(10).unwrap_or_default(),
     })
 }
 
 /// The intent, or which column is not as the schema lets it be written.
 fn read_intent(row: &SqlRow<'_>) -> Result<StoredIntent, String> {
     let intent = StoredIntent {
-        tenant_id: column(row, "tenant_id")?,
-        entity_id: column(row, "entity_id")?,
-        intent_version: column(row, "intent_version")?,
-        idempotency_key: column(row, "idempotency_key")?,
-        args_hash: column(row, "args_hash")?,
-        endpoint: column(row, "endpoint")?,
-        method: column(row, "method")?,
-        content_type: column(row, "content_type")?,
-        payload: column(row, "payload")?,
-        headers: read_headers(&column::<String>(row, "headers")?)?,
-        ordering_key: column(row, "ordering_key")?,
-        created_at: column(row, "created_at")?,
-        cost: column(row, "cost")?,
+        tenant_id: column(row, 0)?,
+        entity_id: column(row, 1)?,
+        intent_version: column(row, 2)?,
+        idempotency_key: column(row, 3)?,
+        args_hash: column(row, 4)?,
+        endpoint: column(row, 5)?,
+        method: column(row, 6)?,
+        content_type: column(row, 7)?,
+        payload: column(row, 8)?,
+        headers: read_headers(&column::<String>(row, 9)?)?,
+        ordering_key: column(row, 10)?,
+        created_at: column(row, 11)?,
+        cost: column(row, 12)?,
     };
-    if column(row, "is_sound")? {
+    if column(row, 13)? {
         return Ok(intent);
     }
     Err("outbox.payload is not the JSON that outbox.content_type says it is".into())
 }
 
-fn column<T: FromSql>(row: &SqlRow<'_>, name: &str) -> Result<T, String> {
-    row.get(name).map_err(|error| match error {
-        rusqlite::Error::InvalidColumnType(_, _, kind) => format!("outbox.{name} holds {kind}"),
-        other => format!("outbox.{name}: {other}"),
+fn column<T: FromSql>(row: &SqlRow<'_>, place: usize) -> Result<T, String> {
+    row.get(FACTS + 1 + place).map_err(|error| match error {
+        rusqlite::Error::InvalidColumnType(_, _, kind) => {
+            format!("outbox.{} holds {kind}", INTENT[place])
+        }
+        other => format!("outbox.{}: {other}", INTENT[place]),
     })
 }
 

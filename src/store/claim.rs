@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rusqlite::named_params;
 
 use super::budget::Asking;
-use super::candidate::{CANDIDATES, Candidate, read_candidate, read_facts};
+use super::candidate::{CANDIDATES, Candidate, FACTS, facts_columns, read_candidate, read_facts};
 use super::step::{Row, Rules, Step};
 use super::writer::HAS_DUE;
 use super::{line, lost, read};
@@ -326,6 +326,7 @@ impl Step<'_> {
                 is_keyed: lost.is_keyed,
                 state: Status::InFlight,
                 token: lost.token,
+                known: None,
             };
             self.lose(row, &lost.facts, &lost.owner, rules)?;
         }
@@ -358,11 +359,11 @@ impl Step<'_> {
             named_params! { ":operation": operation, ":now": self.now, ":limit": RECOVER_MAX },
             |row| {
                 Ok(ExpiredLease {
-                    id: row.get("id")?,
-                    token: row.get("token")?,
-                    owner: read::lossy(row, 1)?,
+                    id: row.get(0)?,
+                    token: row.get(1)?,
                     facts: read_facts(row)?,
-                    is_keyed: row.get("is_keyed")?,
+                    owner: read::lossy(row, FACTS)?,
+                    is_keyed: row.get(FACTS + 1)?,
                 })
             },
         )?;
@@ -370,14 +371,15 @@ impl Step<'_> {
     }
 }
 
-pub(super) const EXPIRED: &str = "
-    SELECT l.id, l.owner, l.attempts, l.tries, l.lost, l.in_doubt_since, l.first_sent_at,
-           l.claimed_at, l.token, l.lookups, l.cancel_requested_at, o.expires_at,
-           o.ordering_key IS NOT NULL AS is_keyed
+pub(super) const EXPIRED: &str = concat!(
+    "SELECT ",
+    facts_columns!(),
+    ", l.owner, o.ordering_key IS NOT NULL
     FROM main.outbox_lease l INDEXED BY outbox_lease_due
     LEFT JOIN main.outbox o ON o.id = l.id
     WHERE l.operation = :operation AND l.state = 'in_flight' AND l.due_at <= :now
-    ORDER BY l.due_at, l.id LIMIT :limit";
+    ORDER BY l.due_at, l.id LIMIT :limit"
+);
 
 struct ExpiredLease {
     id: i64,
@@ -388,7 +390,7 @@ struct ExpiredLease {
 }
 
 fn pending_row(id: i64, operation: &str, is_keyed: bool, token: Option<i64>) -> Row<'_> {
-    Row { id, operation, is_keyed, state: Status::Pending, token }
+    Row { id, operation, is_keyed, state: Status::Pending, token, known: None }
 }
 
 /// What became of an attempt that was claimed and not begun.

@@ -7,10 +7,13 @@ use crate::core::key;
 use crate::core::status::Status;
 use crate::error::Result;
 use crate::event::{Event, EventKind};
+use crate::handler::Delivery;
 
 /// A line for the audit trail.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NewEvent<'a> {
+    /// The intent, where it was read already.
+    pub known: Option<&'a Delivery>,
     pub outbox_id: i64,
     pub at: i64,
     pub kind: EventKind,
@@ -25,47 +28,38 @@ pub(super) struct NewEvent<'a> {
     pub downstream_id: Option<&'a str>,
 }
 
-/// What an event says about its intent, and its place in the trail. Headers that were edited into
-/// something else must not keep a row from being parked.
+/// What an event says about its intent. Headers that were edited into something else must not keep a
+/// row from being parked.
 pub(super) const OF_INTENT: &str = "
-    SELECT (SELECT coalesce(max(seq), 0) + 1 FROM main.outbox_event WHERE outbox_id = :id),
-           o.operation, o.idempotency_key, o.args_hash,
-           CASE WHEN o.headers <> '{}' AND typeof(o.headers) = 'text' AND json_valid(o.headers)
-                     AND json_type(o.headers) = 'object'
-                THEN o.headers END
-    FROM main.outbox o WHERE o.id = :id";
+    SELECT operation, idempotency_key, args_hash,
+           CASE WHEN headers <> '{}' AND typeof(headers) = 'text' AND json_valid(headers)
+                     AND json_type(headers) = 'object'
+                THEN headers END
+    FROM main.outbox WHERE id = ?1";
 
 pub(super) const INSERT_EVENT: &str = "
     INSERT INTO main.outbox_event
         (outbox_id, seq, at, kind, from_status, status, attempt, claimed_at, token, actor,
          error_class, reason, downstream_id, agent_run, tool_version)
-    VALUES (:outbox_id, :seq, :at, :kind, :from_status, :status, :attempt, :claimed_at, :token,
-            :actor, :error_class, :reason, :downstream_id, :agent_run, :tool_version)";
+    VALUES (:outbox_id,
+            (SELECT coalesce(max(seq), 0) + 1 FROM main.outbox_event WHERE outbox_id = :outbox_id),
+            :at, :kind, :from_status, :status, :attempt, :claimed_at, :token, :actor,
+            :error_class, :reason, :downstream_id, :agent_run, :tool_version)
+    RETURNING position, seq";
 
 /// Writes a line and returns it as whoever reads it back will see it.
 pub(super) fn insert_event(conn: &Connection, event: &NewEvent<'_>) -> Result<Event> {
-    let mut statement = conn.prepare_cached(OF_INTENT)?;
-    let intent = statement
-        .query_row(named_params! { ":id": event.outbox_id }, |row| {
-            Ok(OfIntent {
-                seq: row.get(0)?,
-                operation: read::lossy(row, 1)?,
-                key_hash: key::key_hash(&read::lossy(row, 2)?),
-                args_hash: read::lossy_option(row, 3)?,
-                headers: read::lossy_option(row, 4)?,
-            })
-        })
-        .optional()?
-        .unwrap_or_default();
-    drop(statement);
+    let intent = match event.known.filter(|delivery| delivery.headers.is_empty()) {
+        Some(delivery) => OfIntent::of(delivery),
+        None => OfIntent::read(conn, event.outbox_id)?,
+    };
     let (agent_run, tool_version) = match &intent.headers {
         Some(headers) => named_headers(conn, headers)?,
         None => (None, None),
     };
     let mut statement = conn.prepare_cached(INSERT_EVENT)?;
-    let position = statement.insert(named_params! {
+    let values = named_params! {
         ":outbox_id": event.outbox_id,
-        ":seq": intent.seq,
         ":at": event.at,
         ":kind": event.kind.as_str(),
         ":from_status": event.from.as_str(),
@@ -79,11 +73,12 @@ pub(super) fn insert_event(conn: &Connection, event: &NewEvent<'_>) -> Result<Ev
         ":downstream_id": event.downstream_id,
         ":agent_run": agent_run,
         ":tool_version": tool_version,
-    })?;
+    };
+    let (position, seq) = statement.query_row(values, |row| Ok((row.get(0)?, row.get(1)?)))?;
     Ok(Event {
         position,
         id: event.outbox_id,
-        seq: intent.seq,
+        seq,
         operation: intent.operation,
         at: event.at,
         kind: event.kind,
@@ -98,23 +93,41 @@ pub(super) fn insert_event(conn: &Connection, event: &NewEvent<'_>) -> Result<Ev
         downstream_id: event.downstream_id.map(str::to_owned),
         agent_run,
         tool_version,
-        key_hash: intent.key_hash,
+        key_hash: key::key_hash(&intent.key),
         args_hash: intent.args_hash,
     })
 }
 
+#[derive(Default)]
 struct OfIntent {
-    seq: i64,
     operation: String,
-    key_hash: String,
+    key: String,
     args_hash: Option<String>,
     headers: Option<String>,
 }
 
-impl Default for OfIntent {
-    fn default() -> Self {
-        let key_hash = key::key_hash("");
-        Self { seq: 1, operation: String::new(), key_hash, args_hash: None, headers: None }
+impl OfIntent {
+    /// What a claim has read, of an intent without headers.
+    fn of(delivery: &Delivery) -> Self {
+        Self {
+            operation: delivery.operation.clone(),
+            key: delivery.idempotency_key.clone(),
+            args_hash: delivery.args_hash.clone(),
+            headers: None,
+        }
+    }
+
+    fn read(conn: &Connection, id: i64) -> Result<Self> {
+        let mut statement = conn.prepare_cached(OF_INTENT)?;
+        let found = statement.query_row([id], |row| {
+            Ok(Self {
+                operation: read::lossy(row, 0)?,
+                key: read::lossy(row, 1)?,
+                args_hash: read::lossy_option(row, 2)?,
+                headers: read::lossy_option(row, 3)?,
+            })
+        });
+        Ok(found.optional()?.unwrap_or_default())
     }
 }
 

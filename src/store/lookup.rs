@@ -56,6 +56,7 @@ impl Step<'_> {
                 is_keyed: false,
                 state: Status::Unknown,
                 token: candidate.token,
+                known: None,
             };
             let (kind, decision) = (EventKind::Reconciled, decide_neglected(&candidate.facts));
             self.apply(row, Some(kind), &decision, request.rules.on_dead)?;
@@ -95,6 +96,7 @@ impl Step<'_> {
             is_keyed: false,
             state: Status::Unknown,
             token: candidate.token,
+            known: None,
         };
         let intent = match candidate.intent {
             Ok(intent) => intent,

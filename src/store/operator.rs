@@ -170,6 +170,7 @@ impl OperatorRow {
         now: i64,
     ) -> NewEvent<'a> {
         NewEvent {
+            known: None,
             outbox_id: self.id,
             at: now,
             kind,

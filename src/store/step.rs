@@ -66,6 +66,8 @@ pub(super) struct Row<'a> {
     pub is_keyed: bool,
     pub state: Status,
     pub token: Option<i64>,
+    /// What is known of its intent already.
+    pub known: Option<&'a Delivery>,
 }
 
 impl<'a> Row<'a> {
@@ -77,6 +79,7 @@ impl<'a> Row<'a> {
             is_keyed: delivery.ordering_key.is_some(),
             state: Status::InFlight,
             token: Some(delivery.token),
+            known: Some(delivery),
         }
     }
 }
@@ -364,6 +367,7 @@ impl<'a> Step<'a> {
         'a: 'e,
     {
         NewEvent {
+            known: row.known,
             outbox_id: row.id,
             at: self.now,
             kind,
