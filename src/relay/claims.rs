@@ -134,7 +134,7 @@ pub(super) fn claim(
 }
 
 /// Look-ups take turns with sends, and part of the workers only, so that neither waits for the
-/// other for long.
+/// other for long. A lane that cannot ask only sets aside what nobody asks about.
 fn claim_lookups(
     step: &mut Step<'_>,
     (index, lane): (usize, &Lane),
