@@ -66,6 +66,7 @@ pub mod testing;
 pub use rusqlite;
 
 pub use crate::clock::{Clock, SystemClock};
+pub use crate::core::actor::Actor;
 pub use crate::core::backoff::{Backoff, Jitter};
 pub use crate::core::classify::OnConflict;
 pub use crate::core::contract::{Downstream, OnDead, StoredContract};
@@ -74,6 +75,7 @@ pub use crate::core::flow::PauseKind;
 pub use crate::core::intent::Intent;
 pub use crate::core::key::IdempotencyKey;
 pub use crate::core::outcome::{Failure, Finding, Outcome, Receipt, Resolution};
+pub use crate::core::shard::Shard;
 pub use crate::core::status::Status;
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::event::{Event, EventKind};

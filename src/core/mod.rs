@@ -4,6 +4,7 @@
 //! arguments, so every rule can be tested as a table.
 
 // Where it says so, parts are used by the HTTP handler only.
+pub(crate) mod actor;
 pub(crate) mod backoff;
 pub(crate) mod budget;
 pub(crate) mod canonical;
@@ -25,6 +26,7 @@ pub(crate) mod outcome;
 pub(crate) mod reconcile;
 #[cfg_attr(not(feature = "http"), allow(dead_code))]
 pub(crate) mod retry_after;
+pub(crate) mod shard;
 pub(crate) mod status;
 pub(crate) mod why;
 
