@@ -63,6 +63,10 @@ mod relay;
 mod store;
 pub mod testing;
 
+#[cfg(test)]
+#[path = "../tests/model/mod.rs"]
+mod model;
+
 pub use rusqlite;
 
 pub use crate::clock::{Clock, SystemClock};

@@ -1,50 +1,32 @@
 //! All SQL. Each statement stands beside the function that binds it.
 
-mod binding;
-mod budget;
-mod candidate;
-mod claim;
-mod connection;
-mod contract;
-mod enqueue;
-mod event;
-mod flow;
-mod inbox;
-mod line;
-mod lookup;
-mod lost;
+mod caller;
+mod columns;
+pub(crate) mod connection;
+pub(crate) mod query;
 #[cfg(test)]
-mod machine;
-mod operator;
-#[cfg(test)]
-mod plan;
-mod read;
-mod record;
-mod replay;
-mod resolve;
-mod revise;
+mod query_plan;
+pub(crate) mod relay;
+mod savepoint;
 mod schema;
-mod settle;
-mod step;
-mod watch;
-mod why;
-mod writer;
+pub(crate) mod tables;
+pub(crate) mod verbs;
 
 use std::path::Path;
 
-pub(crate) use claim::ClaimRequest;
+pub(crate) use caller::{check_durability, check_transaction};
 pub(crate) use connection::{PooledConnection, give_up_waiting};
-pub(crate) use contract::Contract;
-pub use enqueue::Enqueued;
-pub(crate) use enqueue::{check_durability, check_transaction};
-pub(crate) use lost::IsAlive;
-pub(crate) use operator::By;
-pub(crate) use record::{Record, Told};
-pub(crate) use revise::Revised;
+pub(crate) use query::watch::Watch;
+pub(crate) use relay::claim::ClaimRequest;
+pub(crate) use relay::record::{Record, Told};
+pub(crate) use relay::tx::{Rules, Step};
+pub(crate) use relay::writer::Writer;
 pub(crate) use schema::VERSION as SCHEMA_VERSION;
-pub(crate) use step::{Rules, Step};
-pub(crate) use watch::Watch;
-pub(crate) use writer::Writer;
+pub(crate) use tables::contract::Contract;
+pub(crate) use tables::lost_lease::IsAlive;
+pub use verbs::enqueue::Enqueued;
+pub(crate) use verbs::revise::Revised;
+pub(crate) use verbs::withdraw::By;
 
 use crate::core::budget::{Budget, Kind, Scope};
 use crate::core::contract::StoredContract;
@@ -101,7 +83,7 @@ impl Store {
     }
 
     pub fn name_audit_headers(&self, agent_run: &str, tool_version: &str) -> Result<()> {
-        event::name_headers(&*self.connection()?, agent_run, tool_version)
+        tables::audit::name_headers(&*self.connection()?, agent_run, tool_version)
     }
 
     /// A writer of its own for a relay that signs its leases as `owner`.
@@ -115,7 +97,7 @@ impl Store {
     }
 
     pub fn enqueue(conn: &rusqlite::Connection, intent: &Prepared<'_>) -> Result<Enqueued> {
-        enqueue::enqueue(conn, intent)
+        verbs::enqueue::enqueue(conn, intent)
     }
 
     /// Runs `f` inside a savepoint that is undone where it fails or panics.
@@ -123,7 +105,7 @@ impl Store {
         conn: &rusqlite::Connection,
         f: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
-        enqueue::all_or_nothing(conn, f)
+        savepoint::all_or_nothing(conn, f)
     }
 
     pub fn once<E: From<Error>>(
@@ -133,35 +115,35 @@ impl Store {
         now: i64,
         f: impl FnOnce(&rusqlite::Connection) -> Result<String, E>,
     ) -> Result<String, E> {
-        inbox::once(conn, source, message_id, now, f)
+        verbs::inbox::once(conn, source, message_id, now, f)
     }
 
     pub fn seen(&self, source: &str, message_id: &str) -> Result<Option<String>> {
-        inbox::seen(&*self.reader()?, source, message_id)
+        verbs::inbox::seen(&*self.reader()?, source, message_id)
     }
 
     pub fn prune(&self, before: i64) -> Result<u64> {
-        inbox::prune(&*self.connection()?, before)
+        verbs::inbox::prune(&*self.connection()?, before)
     }
 
     pub fn entry(&self, id: i64) -> Result<Option<Entry>> {
-        read::entry(&*self.reader()?, id)
+        query::read::entry(&*self.reader()?, id)
     }
 
     pub fn entry_by_key(&self, tenant: &str, key: &str) -> Result<Option<Entry>> {
-        read::entry_by_key(&*self.reader()?, tenant, key)
+        query::read::entry_by_key(&*self.reader()?, tenant, key)
     }
 
     pub fn list(&self, filter: &Filter) -> Result<Vec<Entry>> {
-        read::list(&*self.reader()?, filter)
+        query::read::list(&*self.reader()?, filter)
     }
 
     pub fn audit(&self, id: i64) -> Result<Vec<Event>> {
-        event::audit(&*self.reader()?, id)
+        tables::audit::audit(&*self.reader()?, id)
     }
 
     pub fn events(&self, after: i64, since: i64, limit: usize) -> Result<Vec<Event>> {
-        event::stream(&*self.reader()?, after, since, limit)
+        tables::audit::stream(&*self.reader()?, after, since, limit)
     }
 
     /// A connection of its own that notices when an intent is settled.
@@ -170,15 +152,15 @@ impl Store {
     }
 
     pub fn stats(&self, now: i64) -> Result<Vec<OperationStats>> {
-        read::stats(&*self.reader()?, now)
+        query::read::stats(&*self.reader()?, now)
     }
 
     pub fn operations(&self) -> Result<Vec<StoredContract>> {
         let conn = self.reader()?;
         let mut operations = Vec::new();
-        for (operation, contract) in contract::all(&conn)? {
-            let pause = flow::load(&conn, &operation)?.and_then(|flow| flow.pause);
-            let budgets = budget::load(&conn, &operation)?;
+        for (operation, contract) in tables::contract::all(&conn)? {
+            let pause = tables::pause::load(&conn, &operation)?.and_then(|flow| flow.pause);
+            let budgets = tables::budget::load(&conn, &operation)?;
             let budget = |scope, kind| {
                 budgets.iter().find(|b| (b.scope, b.kind) == (scope, kind)).map(Budget::as_stored)
             };
@@ -208,7 +190,7 @@ impl Store {
     }
 
     pub fn why(&self, id: i64, shard: Option<(u32, u32)>, now: i64) -> Result<Why> {
-        why::why(&*self.reader()?, id, shard, now)
+        query::why::why(&*self.reader()?, id, shard, now)
     }
 
     pub fn register(
@@ -219,7 +201,7 @@ impl Store {
         weaken: bool,
         now: i64,
     ) -> Result<Contract> {
-        contract::register(&mut *self.connection()?, operation, own, budgets, weaken, now)
+        tables::contract::register(&mut *self.connection()?, operation, own, budgets, weaken, now)
     }
 
     pub fn pause(
@@ -229,11 +211,11 @@ impl Store {
         by: (&str, Option<&str>),
         now: i64,
     ) -> Result<()> {
-        flow::pause(&mut *self.connection()?, operation, until, by, now)
+        tables::pause::pause(&mut *self.connection()?, operation, until, by, now)
     }
 
     pub fn resume(&self, operation: &str, by: (&str, Option<&str>), now: i64) -> Result<bool> {
-        flow::resume(&mut *self.connection()?, operation, by, now)
+        tables::pause::resume(&mut *self.connection()?, operation, by, now)
     }
 
     pub fn replay(
@@ -243,15 +225,15 @@ impl Store {
         now: i64,
         dry_run: bool,
     ) -> Result<Vec<(i64, Result<()>)>> {
-        replay::replay(&mut *self.connection()?, filter, by, now, dry_run)
+        verbs::replay::replay(&mut *self.connection()?, filter, by, now, dry_run)
     }
 
     pub fn replay_one(&self, id: i64, by: By<'_>, now: i64) -> Result<()> {
-        replay::replay_one(&mut *self.connection()?, id, by, now)
+        verbs::replay::replay_one(&mut *self.connection()?, id, by, now)
     }
 
     pub fn check_replay(&self, id: i64, now: i64) -> Result<()> {
-        replay::check_replay(&*self.connection()?, id, now).map(drop)
+        verbs::replay::check_replay(&*self.connection()?, id, now).map(drop)
     }
 
     pub fn resolve(
@@ -262,11 +244,11 @@ impl Store {
         is_alive: IsAlive<'_>,
         now: i64,
     ) -> Result<Status> {
-        resolve::resolve(&mut *self.connection()?, id, resolution, by, is_alive, now)
+        verbs::resolve::resolve(&mut *self.connection()?, id, resolution, by, is_alive, now)
     }
 
     pub fn cancel(conn: &rusqlite::Connection, id: i64, by: By<'_>, now: i64) -> Result<()> {
-        operator::cancel(conn, id, by, now)
+        verbs::withdraw::cancel(conn, id, by, now)
     }
 
     pub fn request_cancel(
@@ -275,11 +257,11 @@ impl Store {
         by: By<'_>,
         now: i64,
     ) -> Result<Status> {
-        operator::request_cancel(conn, id, by, now)
+        verbs::withdraw::request_cancel(conn, id, by, now)
     }
 
     pub fn skip(conn: &rusqlite::Connection, id: i64, by: By<'_>, now: i64) -> Result<()> {
-        operator::skip(conn, id, by, now)
+        verbs::withdraw::skip(conn, id, by, now)
     }
 
     pub fn confirm(
@@ -289,7 +271,7 @@ impl Store {
         by: By<'_>,
         now: i64,
     ) -> Result<Option<Event>> {
-        resolve::confirm(conn, key, receipt, by, now)
+        verbs::resolve::confirm(conn, key, receipt, by, now)
     }
 
     pub fn bind(
@@ -299,7 +281,7 @@ impl Store {
         by: By<'_>,
         now: i64,
     ) -> Result<()> {
-        resolve::bind(conn, id, downstream_id, by, now)
+        verbs::resolve::bind(conn, id, downstream_id, by, now)
     }
 
     pub fn revise(
@@ -309,6 +291,6 @@ impl Store {
         by: By<'_>,
         now: i64,
     ) -> Result<Enqueued> {
-        revise::revise(conn, revised, next, by, now)
+        verbs::revise::revise(conn, revised, next, by, now)
     }
 }

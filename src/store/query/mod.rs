@@ -1,0 +1,5 @@
+//! Reading: what became of intents, and why one waits.
+
+pub(crate) mod read;
+pub(crate) mod watch;
+pub(crate) mod why;

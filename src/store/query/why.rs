@@ -1,0 +1,208 @@
+//! Why an intent is not sent now. Asks what the claim asks, of the same figures, and changes
+//! nothing.
+
+use rusqlite::{Connection, OptionalExtension, named_params};
+
+use crate::core::budget::Fit;
+use crate::core::decide;
+use crate::core::flow::{Closed, Gate};
+use crate::core::status::Status;
+use crate::core::why::{Settled, Why};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::columns;
+use crate::store::tables::budget::{Asking, Purse};
+use crate::store::tables::ordering::HEAD;
+use crate::store::tables::{candidate, contract, pause};
+use crate::store::verbs::withdraw;
+
+/// The first rule that keeps this intent from being sent now.
+pub(crate) fn why(conn: &Connection, id: i64, shard: Option<(u32, u32)>, now: i64) -> Result<Why> {
+    // One view of the file for all the questions.
+    let tx = conn.unchecked_transaction()?;
+    let row = find(&tx, id)?;
+    if let Some(why) = Why::of_status(row.status, row.settled.as_ref(), &row.last_error, row.due_at)
+    {
+        return Ok(why);
+    }
+    if row.status == Status::InFlight {
+        let until = row.due_at.unwrap_or(now);
+        return Ok(Why::in_flight(&row.owner, row.claimed_at, until, now));
+    }
+    let Some(due_at) = row.due_at else {
+        return Ok(Why::queued(before(&tx, &row)?));
+    };
+    let Some(contract) = contract::of(&tx, &row.operation)? else {
+        return Ok(Why::not_registered(&row.operation));
+    };
+    if due_at > now {
+        return Ok(Why::not_due(due_at, &row.last_error));
+    }
+    let Some(candidate) = candidate::candidate(&tx, id, &row.operation)? else {
+        return Ok(Why::queued(None));
+    };
+    let intent = match &candidate.intent {
+        Ok(intent) => intent,
+        Err(reason) => return Ok(Why::unreadable(reason)),
+    };
+    let policy = withdraw::cautious(Some(&contract));
+    if let Some(withheld) = decide::withheld(&candidate.facts, &policy, now) {
+        let at = match withheld {
+            decide::Withheld::Expired => candidate.facts.expires_at,
+            decide::Withheld::InDoubt | decide::Withheld::CancelRequested => {
+                candidate.facts.in_doubt_since
+            }
+        };
+        return Ok(Why::withheld(withheld, policy.downstream, at.unwrap_or(now)));
+    }
+    if let Some(max) = contract.attempts_max.filter(|&max| candidate.facts.attempts >= max) {
+        return Ok(Why::used_up(candidate.facts.attempts, max));
+    }
+    if let Some(why) = held_back(&tx, &row, due_at, shard, now)? {
+        return Ok(why);
+    }
+    let asking = Asking { id, tenant_id: &intent.tenant_id, cost: intent.cost };
+    match Purse::open(&tx, &row.operation, now)?.fit(&tx, asking)? {
+        Fit::Fits => {}
+        Fit::PutOff(used_up) | Fit::Waits(used_up) => {
+            let until = Some(used_up.until);
+            return Ok(Why::closed(&row.operation, &Closed::Budget(used_up), until));
+        }
+        Fit::Never(budget) => return Ok(Why::never_fits(intent.cost, &budget)),
+    }
+    if let Some(shard) = shard.filter(|&shard| !is_of(id, shard)) {
+        return Ok(Why::other_shard(id, shard));
+    }
+    Ok(Why::next(candidate.facts.lost > 0))
+}
+
+/// What its operation has against it.
+fn held_back(
+    conn: &Connection,
+    row: &Waiting,
+    due_at: i64,
+    shard: Option<(u32, u32)>,
+    now: i64,
+) -> Result<Option<Why>> {
+    let mut flow = pause::load(conn, &row.operation)?.unwrap_or_default();
+    flow.end_pause(now);
+    // The turn is among the rows that the same relay sees.
+    let shard = shard.filter(|&shard| is_of(row.id, shard)).unwrap_or((0, 1));
+    let left = Purse::open(conn, &row.operation, now)?.left(conn, shard)?;
+    let gate = pause::gate_of(conn, &row.operation, &flow, &left, now)?;
+    Ok(match gate {
+        Gate::Closed { until, why } => Some(Why::closed(&row.operation, &why, until)),
+        Gate::Open(usize::MAX) => None,
+        Gate::Open(limit) => {
+            let (ahead, _) = due(conn, row, due_at, shard, now)?;
+            (ahead >= limit).then(|| Why::turn(&row.operation, ahead, limit))
+        }
+        Gate::Probe(passed_over) => {
+            let (ahead, all) = due(conn, row, due_at, shard, now)?;
+            let probe = if all > passed_over { passed_over } else { 0 };
+            (ahead != probe).then(|| Why::not_the_probe(&row.operation))
+        }
+    })
+}
+
+fn is_of(id: i64, (index, count): (u32, u32)) -> bool {
+    id.checked_rem(i64::from(count)) == Some(i64::from(index))
+}
+
+/// How many rows are due before this one, and how many at all, in the order of the claim.
+fn due(
+    conn: &Connection,
+    row: &Waiting,
+    due_at: i64,
+    (index, count): (u32, u32),
+    now: i64,
+) -> Result<(usize, usize)> {
+    let mut statement = conn.prepare_cached(
+        "SELECT count(*) FILTER (WHERE (due_at, id) < (:due_at, :id)), count(*)
+         FROM main.outbox_lease INDEXED BY outbox_lease_due
+         WHERE operation = :operation AND state = 'pending' AND due_at <= :now
+           AND id % :count = :index",
+    )?;
+    let counts = statement.query_row(
+        named_params! {
+            ":operation": row.operation,
+            ":now": now,
+            ":count": count,
+            ":index": index,
+            ":due_at": due_at,
+            ":id": row.id,
+        },
+        |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)),
+    )?;
+    let number = |count: i64| usize::try_from(count).unwrap_or(usize::MAX);
+    Ok((number(counts.0), number(counts.1)))
+}
+
+/// What the small tables say about an intent.
+struct Waiting {
+    id: i64,
+    operation: String,
+    key: Option<(String, String)>,
+    status: Status,
+    settled: Option<Settled>,
+    due_at: Option<i64>,
+    owner: String,
+    claimed_at: i64,
+    last_error: String,
+}
+
+fn find(conn: &Connection, id: i64) -> Result<Waiting> {
+    let mut statement = conn.prepare_cached(
+        "SELECT o.operation, o.tenant_id, o.ordering_key, coalesce(r.status, l.state, 'pending'),
+                r.finished_at, r.downstream_id, l.due_at, l.owner, l.claimed_at, l.last_error
+         FROM main.outbox o
+         LEFT JOIN main.outbox_lease l ON l.id = o.id
+         LEFT JOIN main.outbox_receipt r ON r.id = o.id
+         WHERE o.id = ?1",
+    )?;
+    let found = statement.query_row([id], |row| {
+        let settled_at: Option<i64> = row.get(4)?;
+        let downstream_id = columns::lossy_option(row, 5)?;
+        let ordering_key = columns::lossy_option(row, 2)?;
+        let tenant = columns::lossy(row, 1)?;
+        Ok(Waiting {
+            id,
+            operation: columns::lossy(row, 0)?,
+            key: ordering_key.map(|key| (tenant, key)),
+            status: Status::parse(&columns::lossy(row, 3)?).unwrap_or(Status::NeedsReview),
+            settled: settled_at.map(|at| Settled { at, downstream_id }),
+            due_at: row.get(6)?,
+            owner: columns::lossy(row, 7)?,
+            claimed_at: row.get::<_, Option<i64>>(8)?.unwrap_or_default(),
+            last_error: columns::lossy(row, 9)?,
+        })
+    });
+    let none = || Error::new(ErrorKind::NotFound, format!("there is no intent {id}"));
+    found.optional()?.ok_or_else(none)
+}
+
+/// The intent of the same ordering key that a queued one waits for: the first in line, or where
+/// that is itself, a later one that is on the way.
+fn before(conn: &Connection, row: &Waiting) -> Result<Option<(i64, Status)>> {
+    let Some((tenant, key)) = &row.key else { return Ok(None) };
+    let mut head = conn.prepare_cached(HEAD)?;
+    let head: Option<i64> = head.query_row([tenant, key], |row| row.get(0)).optional()?;
+    let before = match head {
+        Some(head) if head != row.id => Some(head),
+        _ => {
+            let mut acting = conn.prepare_cached(
+                "SELECT k.id FROM main.outbox_keyed k
+                 CROSS JOIN main.outbox_lease l ON l.id = k.id
+                 WHERE k.tenant_id = ?1 AND k.ordering_key = ?2 AND k.id <> ?3
+                   AND l.state = 'in_flight'
+                 LIMIT 1",
+            )?;
+            acting.query_row((tenant, key, row.id), |row| row.get(0)).optional()?
+        }
+    };
+    let Some(before) = before else { return Ok(None) };
+    let status = find(conn, before)?.status;
+    Ok(Some((before, status)))
+}
+
+#[cfg(test)]
+mod tests;

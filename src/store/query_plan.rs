@@ -1,0 +1,123 @@
+//! Asserts the plans of the hot statements: no statistics may turn one into a scan.
+
+use rusqlite::Connection;
+
+use crate::store::relay::{claim, lookup, writer};
+use crate::store::tables::{audit, budget, candidate, ordering};
+use crate::store::verbs::{enqueue, inbox, revise};
+
+const SCHEMA: &str = include_str!("../../schema.sql");
+
+/// A file with a few rows and statistics that say the opposite of the truth.
+fn files() -> Vec<(&'static str, Connection)> {
+    ["", "ANALYZE", MISLEADING]
+        .map(|statistics| {
+            let conn = Connection::open_in_memory().unwrap();
+            conn.execute_batch(SCHEMA).unwrap();
+            conn.execute_batch(ROWS).unwrap();
+            conn.execute_batch(statistics).unwrap();
+            conn.execute_batch("ANALYZE sqlite_schema").unwrap();
+            (statistics, conn)
+        })
+        .into()
+}
+
+const ROWS: &str = "
+    INSERT INTO outbox (operation, entity_id, idempotency_key, payload, ordering_key)
+    WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200)
+    SELECT 'pay', i, 'k' || i, '{}', CASE i % 2 WHEN 0 THEN 'o' || i % 5 END FROM n;
+    INSERT INTO outbox_inbox (source, message_id) SELECT 'stripe', idempotency_key FROM outbox;
+    INSERT INTO outbox_spend (operation, at, id, token, tenant_id, cost)
+    SELECT operation, 1800000000000 + id, id, id, 't' || id % 5, id % 3 FROM outbox";
+
+/// As if every index were useless and every table small.
+const MISLEADING: &str = "
+    ANALYZE;
+    DELETE FROM sqlite_stat1;
+    INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES
+        ('outbox', NULL, '3'),
+        ('outbox', 'outbox_version', '3 3 3 3 3'),
+        ('outbox', 'sqlite_autoindex_outbox_1', '3 3 3'),
+        ('outbox_lease', 'outbox_lease_due', '1000000 1000000 1000000 1000000 1000000'),
+        ('outbox_lease', 'outbox_lease_parked', '2 1 1'),
+        ('outbox_lease', NULL, '2'),
+        ('outbox_keyed', 'outbox_keyed', '1000000 1000000 1000000 1000000 1000000'),
+        ('outbox_spend', 'outbox_spend', '1000000 1000000 1000000 1000000 1000000'),
+        ('outbox_spend', 'outbox_spend_tenant', '1000000 1000000 1000000 1000000 1000000'),
+        ('outbox_spend', 'outbox_spend_cost', '2 2'),
+        ('outbox_budget', 'outbox_budget', '1000000 1000000 1000000 1000000'),
+        ('outbox_inbox', 'outbox_inbox', '1000000 1000000 1000000'),
+        ('outbox_inbox', 'outbox_inbox_age', '1000000 1000000 1000000 1000000'),
+        ('outbox_event', 'outbox_event', '1000000 1000000 1000000')";
+
+fn plan(conn: &Connection, sql: &str) -> Vec<String> {
+    let mut statement = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+    let lines = statement.raw_query().mapped(|row| row.get(3)).collect::<Result<_, _>>();
+    lines.unwrap()
+}
+
+#[test]
+fn no_hot_statement_scans_or_sorts() {
+    for (name, sql, index) in [
+        ("candidates", candidate::CANDIDATES, "outbox_lease_due"),
+        ("expired", claim::EXPIRED, "outbox_lease_due"),
+        ("has_due", writer::HAS_DUE, "outbox_lease_due"),
+        ("next_due", writer::NEXT_DUE, "outbox_lease_due"),
+        ("head", ordering::HEAD, "PRIMARY KEY"),
+        ("first", ordering::FIRST, "PRIMARY KEY"),
+        ("of_intent", audit::OF_INTENT, "INTEGER PRIMARY KEY (rowid=?)"),
+        ("insert_event", audit::INSERT_EVENT, "sqlite_autoindex_outbox_event_1"),
+        ("of_one", audit::OF_ONE, "sqlite_autoindex_outbox_event_1"),
+        ("stream", audit::STREAM, "INTEGER PRIMARY KEY (rowid>?)"),
+        ("lookups", candidate::LOOKUPS, "outbox_lease_due"),
+        ("has_lookup", lookup::HAS_LOOKUP, "outbox_lease_due"),
+        ("next_lookup", lookup::NEXT_LOOKUP, "outbox_lease_due"),
+        ("successor", revise::SUCCESSOR, "sqlite_autoindex_outbox_revision_1"),
+        ("give_back_doubt", budget::GIVE_BACK_DOUBT, "(operation=? AND at>? AND at<?)"),
+        ("next_cost", budget::NEXT_COST, "outbox_lease_due"),
+        ("budgets", budget::BUDGETS, "PRIMARY KEY"),
+        ("spent", budget::SPENT, "(operation=? AND at>?)"),
+        ("tenant_spent", budget::TENANT_SPENT, "COVERING INDEX outbox_spend_tenant"),
+        ("entries", budget::ENTRIES, "(operation=? AND at>?)"),
+        ("tenant_entries", budget::TENANT_ENTRIES, "COVERING INDEX outbox_spend_tenant"),
+        ("is_entered", budget::IS_ENTERED, "outbox_spend_cost"),
+        ("forget", budget::FORGET, "(operation=? AND at<?)"),
+        ("give_back", budget::GIVE_BACK, "(operation=? AND at=? AND id=? AND token=?)"),
+        ("id_of_key", enqueue::ID_OF_KEY, "sqlite_autoindex_outbox_1"),
+        ("id_of_version", enqueue::ID_OF_VERSION, "outbox_version"),
+        ("inbox_result", inbox::RESULT, "PRIMARY KEY (source=? AND message_id=?)"),
+        ("inbox_finish", inbox::FINISH, "PRIMARY KEY (source=? AND message_id=?)"),
+        ("inbox_prune", inbox::PRUNE, "PRIMARY KEY (source=? AND message_id=?)"),
+        ("inbox_prune_age", inbox::PRUNE, "COVERING INDEX outbox_inbox_age (handled_at<?)"),
+        ("unsettled_version", enqueue::UNSETTLED_VERSION, "outbox_version"),
+    ] {
+        for (statistics, conn) in files() {
+            let plan = plan(&conn, sql);
+            let told = format!("{name} after {statistics:?}: {plan:#?}");
+            assert!(plan.iter().any(|line| line.contains(index)), "{told}");
+            for line in &plan {
+                // What is read of a result that is one row already is no scan of a table.
+                let is_scan = line.starts_with("SCAN") && line.contains("outbox");
+                assert!(!is_scan && !line.contains("TEMP B-TREE"), "{told}");
+            }
+        }
+    }
+}
+
+/// The guards run for every row that is enqueued: each must find what it looks for by an index.
+#[test]
+fn an_insert_looks_up_what_it_guards() {
+    for (statistics, conn) in files() {
+        let steps = |entity: i64| -> i64 {
+            let mut statement = conn
+                .prepare(
+                    "INSERT INTO outbox (operation, entity_id, idempotency_key, payload, ordering_key)
+                     VALUES ('pay', ?1, 'new' || ?1, '{}', 'o1')",
+                )
+                .unwrap();
+            statement.execute([entity]).unwrap();
+            i64::from(statement.get_status(rusqlite::StatementStatus::FullscanStep))
+        };
+        assert_eq!(steps(1000) + steps(1001), 0, "after {statistics:?}");
+    }
+}

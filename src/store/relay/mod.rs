@@ -1,0 +1,7 @@
+//! The relay's wing: claims, lookups and outcomes, each step in one write transaction.
+
+pub(crate) mod claim;
+pub(crate) mod lookup;
+pub(crate) mod record;
+pub(crate) mod tx;
+pub(crate) mod writer;

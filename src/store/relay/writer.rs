@@ -1,0 +1,175 @@
+//! A relay's write connection: what it looks at without the lock, and the steps it makes.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, TransactionBehavior};
+
+use crate::clock::Clock;
+use crate::core::flow::{Closed, Gate};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::connection;
+use crate::store::relay::lookup::{HAS_LOOKUP, NEXT_LOOKUP, may_look_up};
+use crate::store::relay::tx::{Rules, Step};
+use crate::store::tables::budget::Purse;
+use crate::store::tables::pause;
+
+/// A relay's write connection.
+pub(crate) struct Writer {
+    conn: Connection,
+    owner: String,
+    /// The file as it was when this was opened.
+    file: Option<(u64, u64)>,
+}
+
+impl Writer {
+    pub(crate) fn new(conn: Connection, owner: String) -> Self {
+        let file = conn.path().and_then(connection::identity);
+        Self { conn, owner, file }
+    }
+
+    /// For tests that ask about order and not about durability.
+    #[cfg(test)]
+    pub fn hurry(&self) -> Result<()> {
+        Ok(self.conn.execute_batch("PRAGMA synchronous = OFF")?)
+    }
+
+    /// Whether anything is due now for this operation, without taking the write lock: a row of
+    /// this shard that may be sent, or anybody's lease that ran out.
+    /// Look-ups count from so long after their time, in milliseconds, where they count.
+    pub fn has_due(
+        &self,
+        rules: &Rules,
+        shard: (u32, u32),
+        now: i64,
+        lookups_after: Option<i64>,
+    ) -> Result<bool> {
+        let (index, count) = shard;
+        let gate = self.gate(rules, shard, now)?;
+        if let Some(after) = lookups_after.filter(|_| may_look_up(&gate)) {
+            let mut statement = self.conn.prepare_cached(HAS_LOOKUP)?;
+            let values = (&rules.operation, now.saturating_sub(after), count, index);
+            if statement.query_row(values, |row| row.get(0))? {
+                return Ok(true);
+            }
+        }
+        let is_open = !matches!(gate, Gate::Closed { .. });
+        let mut statement =
+            self.conn.prepare_cached(if is_open { HAS_DUE } else { HAS_EXPIRED })?;
+        let found = if is_open {
+            statement.query_row((&rules.operation, now, count, index), |row| row.get(0))
+        } else {
+            statement.query_row((&rules.operation, now), |row| row.get(0))
+        };
+        Ok(found?)
+    }
+
+    /// When the next row of this operation may be sent, or the next lease of it runs out.
+    pub fn next_due(
+        &self,
+        rules: &Rules,
+        shard: (u32, u32),
+        now: i64,
+        lookups_after: Option<i64>,
+    ) -> Result<Option<i64>> {
+        let (index, count) = shard;
+        let mut statement = self.conn.prepare_cached(NEXT_DUE)?;
+        let (pending, expiry): (Option<i64>, Option<i64>) = statement
+            .query_row((&rules.operation, count, index), |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let lookup = match lookups_after {
+            Some(after) => self.next_lookup(rules, shard)?.map(|due| due.saturating_add(after)),
+            None => None,
+        };
+        let gate = self.gate(rules, shard, now)?;
+        let (pending, lookup) = match &gate {
+            // Without a time, whatever opens it is a commit, and those are noticed.
+            Gate::Closed { until, .. } => {
+                let opened = |due: Option<i64>| due.zip(*until).map(|(due, until)| due.max(until));
+                (opened(pending), if may_look_up(&gate) { lookup } else { opened(lookup) })
+            }
+            _ => (pending, lookup),
+        };
+        Ok(pending.into_iter().chain(expiry).chain(lookup).min())
+    }
+
+    fn next_lookup(&self, rules: &Rules, (index, count): (u32, u32)) -> Result<Option<i64>> {
+        let mut statement = self.conn.prepare_cached(NEXT_LOOKUP)?;
+        Ok(statement.query_row((&rules.operation, count, index), |row| row.get(0))?)
+    }
+
+    /// Whether what waits for a worker must go back: somebody paused or throttled the operation.
+    pub fn is_stopped(&self, rules: &Rules, now: i64) -> Result<bool> {
+        let gate = self.gate(rules, (0, 1), now)?;
+        Ok(matches!(gate, Gate::Closed { why: Closed::Paused(_) | Closed::Throttled, .. }))
+    }
+
+    fn gate(&self, rules: &Rules, shard: (u32, u32), now: i64) -> Result<Gate> {
+        let flow = pause::load(&self.conn, &rules.operation)?.unwrap_or_default();
+        let left = Purse::open(&self.conn, &rules.operation, now)?.left(&self.conn, shard)?;
+        pause::gate_of(&self.conn, &rules.operation, &flow, &left, now)
+    }
+
+    /// The operations that have rows which may act, found by skipping through the index.
+    pub fn operations_with_work(&self) -> Result<Vec<String>> {
+        let mut statement = self.conn.prepare_cached(
+            "WITH RECURSIVE found(operation) AS (
+                 SELECT (SELECT min(operation) FROM main.outbox_lease WHERE due_at IS NOT NULL)
+                 UNION ALL
+                 SELECT (SELECT min(l.operation) FROM main.outbox_lease l
+                         WHERE l.operation > found.operation AND l.due_at IS NOT NULL)
+                 FROM found WHERE found.operation IS NOT NULL)
+             SELECT operation FROM found WHERE operation IS NOT NULL",
+        )?;
+        // A name that was edited into bytes that are no text is nobody's operation.
+        let rows = statement.query_map([], |row| Ok(row.get(0).ok()))?;
+        Ok(rows.filter_map(Result::transpose).collect::<Result<_, _>>()?)
+    }
+
+    /// Refuses to go on where the file was deleted or replaced: what is written now goes nowhere.
+    pub fn check_file(&self) -> Result<()> {
+        let path = self.conn.path().unwrap_or_default();
+        if connection::identity(path) == self.file {
+            return Ok(());
+        }
+        let text = format!("{path}: the file was deleted or replaced; restart on the new one");
+        Err(Error::new(ErrorKind::WrongFile, text))
+    }
+
+    /// A number that changes when another connection has committed.
+    pub fn data_version(&self) -> Result<i64> {
+        let mut statement = self.conn.prepare_cached("PRAGMA main.data_version")?;
+        Ok(statement.query_row([], |row| row.get(0))?)
+    }
+
+    /// Moves the WAL into the database and cuts it, unless that would keep anybody waiting.
+    pub fn checkpoint(&self) -> Result<()> {
+        let at_most = std::time::Duration::from_millis(50);
+        crate::store::connection::give_up_waiting(at_most, || {
+            self.conn.query_row("PRAGMA main.wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        })?;
+        Ok(())
+    }
+
+    /// Begins a step. It holds the write lock until it is committed or dropped.
+    pub fn step(&mut self, now: i64, clock: Arc<dyn Clock>) -> Result<Step<'_>> {
+        let tx = self.conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        Ok(Step::begun(tx, &self.owner, now, clock))
+    }
+}
+
+pub(crate) const HAS_DUE: &str = "
+    SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
+                   WHERE operation = ?1 AND state = 'pending' AND due_at <= ?2 AND id % ?3 = ?4)
+        OR EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
+                   WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2)";
+
+pub(crate) const HAS_EXPIRED: &str = "
+    SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
+                   WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2)";
+
+/// The first due time of a pending row, and the first expiry of a lease.
+pub(crate) const NEXT_DUE: &str = "
+    SELECT (SELECT due_at FROM main.outbox_lease INDEXED BY outbox_lease_due
+            WHERE operation = ?1 AND state = 'pending' AND due_at IS NOT NULL AND id % ?2 = ?3
+            ORDER BY due_at, id LIMIT 1),
+           (SELECT min(due_at) FROM main.outbox_lease INDEXED BY outbox_lease_due
+            WHERE operation = ?1 AND state = 'in_flight' AND due_at IS NOT NULL)";

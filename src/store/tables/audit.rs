@@ -1,0 +1,220 @@
+//! The audit trail: written with every move, read back by intent or as a stream.
+
+use rusqlite::{Connection, OptionalExtension, Row, named_params};
+
+use crate::core::key;
+use crate::core::status::Status;
+use crate::error::Result;
+use crate::event::{Event, EventKind};
+use crate::handler::Delivery;
+use crate::store::columns;
+
+/// A line for the audit trail.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewEvent<'a> {
+    /// The intent, where it was read already.
+    pub known: Option<&'a Delivery>,
+    pub outbox_id: i64,
+    pub at: i64,
+    pub kind: EventKind,
+    pub from: Status,
+    pub to: Status,
+    pub attempt: u32,
+    pub claimed_at: Option<i64>,
+    pub token: Option<i64>,
+    pub actor: Option<&'a str>,
+    pub error_class: Option<&'a str>,
+    pub reason: Option<&'a str>,
+    pub downstream_id: Option<&'a str>,
+}
+
+/// What an event says about its intent. Headers that were edited into something else must not keep a
+/// row from being parked.
+pub(crate) const OF_INTENT: &str = "
+    SELECT operation, idempotency_key, args_hash,
+           CASE WHEN headers <> '{}' AND typeof(headers) = 'text' AND json_valid(headers)
+                     AND json_type(headers) = 'object'
+                THEN headers END
+    FROM main.outbox WHERE id = ?1";
+
+pub(crate) const INSERT_EVENT: &str = "
+    INSERT INTO main.outbox_event
+        (outbox_id, seq, at, kind, from_status, status, attempt, claimed_at, token, actor,
+         error_class, reason, downstream_id, agent_run, tool_version)
+    VALUES (:outbox_id,
+            (SELECT coalesce(max(seq), 0) + 1 FROM main.outbox_event WHERE outbox_id = :outbox_id),
+            :at, :kind, :from_status, :status, :attempt, :claimed_at, :token, :actor,
+            :error_class, :reason, :downstream_id, :agent_run, :tool_version)
+    RETURNING position, seq";
+
+/// Writes a line and returns it as whoever reads it back will see it.
+pub(crate) fn insert_event(conn: &Connection, event: &NewEvent<'_>) -> Result<Event> {
+    let intent = match event.known.filter(|delivery| delivery.headers.is_empty()) {
+        Some(delivery) => OfIntent::of(delivery),
+        None => OfIntent::read(conn, event.outbox_id)?,
+    };
+    let (agent_run, tool_version) = match &intent.headers {
+        Some(headers) => named_headers(conn, headers)?,
+        None => (None, None),
+    };
+    let mut statement = conn.prepare_cached(INSERT_EVENT)?;
+    let values = named_params! {
+        ":outbox_id": event.outbox_id,
+        ":at": event.at,
+        ":kind": event.kind.as_str(),
+        ":from_status": event.from.as_str(),
+        ":status": event.to.as_str(),
+        ":attempt": event.attempt,
+        ":claimed_at": event.claimed_at,
+        ":token": event.token,
+        ":actor": event.actor,
+        ":error_class": event.error_class,
+        ":reason": event.reason,
+        ":downstream_id": event.downstream_id,
+        ":agent_run": agent_run,
+        ":tool_version": tool_version,
+    };
+    let (position, seq) = statement.query_row(values, |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(Event {
+        position,
+        id: event.outbox_id,
+        seq,
+        operation: intent.operation,
+        at: event.at,
+        kind: event.kind,
+        from: event.from,
+        to: event.to,
+        attempt: event.attempt,
+        claimed_at: event.claimed_at,
+        token: event.token,
+        actor: event.actor.map(str::to_owned),
+        error_class: event.error_class.map(str::to_owned),
+        reason: event.reason.map(str::to_owned),
+        downstream_id: event.downstream_id.map(str::to_owned),
+        agent_run,
+        tool_version,
+        key_hash: key::key_hash(&intent.key),
+        args_hash: intent.args_hash,
+    })
+}
+
+#[derive(Default)]
+struct OfIntent {
+    operation: String,
+    key: String,
+    args_hash: Option<String>,
+    headers: Option<String>,
+}
+
+impl OfIntent {
+    /// What a claim has read, of an intent without headers.
+    fn of(delivery: &Delivery) -> Self {
+        Self {
+            operation: delivery.operation.clone(),
+            key: delivery.idempotency_key.clone(),
+            args_hash: delivery.args_hash.clone(),
+            headers: None,
+        }
+    }
+
+    fn read(conn: &Connection, id: i64) -> Result<Self> {
+        let mut statement = conn.prepare_cached(OF_INTENT)?;
+        let found = statement.query_row([id], |row| {
+            Ok(Self {
+                operation: columns::lossy(row, 0)?,
+                key: columns::lossy(row, 1)?,
+                args_hash: columns::lossy_option(row, 2)?,
+                headers: columns::lossy_option(row, 3)?,
+            })
+        });
+        Ok(found.optional()?.unwrap_or_default())
+    }
+}
+
+/// The values of the two headers that the audit trail keeps, cut to 255 characters.
+fn named_headers(conn: &Connection, headers: &str) -> Result<(Option<String>, Option<String>)> {
+    let mut statement = conn.prepare_cached(
+        "SELECT (SELECT substr(value, 1, 255) FROM json_each(:headers)
+                 WHERE lower(key) = m.agent_run_header AND type = 'text'),
+                (SELECT substr(value, 1, 255) FROM json_each(:headers)
+                 WHERE lower(key) = m.tool_version_header AND type = 'text')
+         FROM main.outbox_meta m WHERE m.id = 1",
+    )?;
+    Ok(statement.query_row(named_params! { ":headers": headers }, |row| {
+        Ok((columns::lossy_option(row, 0)?, columns::lossy_option(row, 1)?))
+    })?)
+}
+
+/// Says which two headers that are.
+pub(crate) fn name_headers(conn: &Connection, agent_run: &str, tool_version: &str) -> Result<()> {
+    conn.execute(
+        "UPDATE main.outbox_meta
+         SET agent_run_header = lower(?1), tool_version_header = lower(?2)
+         WHERE id = 1 AND (agent_run_header, tool_version_header) <> (lower(?1), lower(?2))",
+        [agent_run, tool_version],
+    )?;
+    Ok(())
+}
+
+macro_rules! events {
+    ($condition:literal) => {
+        concat!(
+            "SELECT e.position, e.outbox_id, e.seq, o.operation, e.at, e.kind, e.from_status, e.status,
+                    e.attempt, e.claimed_at, e.token, e.actor, e.error_class, e.reason,
+                    e.downstream_id, e.agent_run, e.tool_version, o.idempotency_key, o.args_hash
+             FROM main.outbox_event e LEFT JOIN main.outbox o ON o.id = e.outbox_id ",
+            $condition
+        )
+    };
+}
+
+pub(crate) const OF_ONE: &str = events!("WHERE e.outbox_id = ?1 ORDER BY e.seq");
+
+pub(crate) const STREAM: &str =
+    events!("WHERE e.position > ?1 AND e.at >= ?2 ORDER BY e.position LIMIT ?3");
+
+/// The audit trail of one intent, oldest first.
+pub(crate) fn audit(conn: &Connection, id: i64) -> Result<Vec<Event>> {
+    let mut statement = conn.prepare_cached(OF_ONE)?;
+    let rows = statement.query_map([id], read_event)?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// Events of all intents behind a position and not before a time, in the order of commits.
+pub(crate) fn stream(
+    conn: &Connection,
+    after: i64,
+    since: i64,
+    limit: usize,
+) -> Result<Vec<Event>> {
+    let mut statement = conn.prepare_cached(STREAM)?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let rows = statement.query_map((after, since, limit), read_event)?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// A word that was edited by hand is read as what a person must look at.
+fn read_event(row: &Row<'_>) -> rusqlite::Result<Event> {
+    let status = |word: String| Status::parse(&word).unwrap_or(Status::NeedsReview);
+    Ok(Event {
+        position: row.get(0)?,
+        id: row.get(1)?,
+        seq: row.get(2)?,
+        operation: columns::lossy(row, 3)?,
+        at: row.get(4)?,
+        kind: EventKind::parse(&columns::lossy(row, 5)?).unwrap_or(EventKind::Unreadable),
+        from: status(columns::lossy(row, 6)?),
+        to: status(columns::lossy(row, 7)?),
+        attempt: columns::counter(row, 8)?,
+        claimed_at: row.get(9)?,
+        token: row.get(10)?,
+        actor: columns::lossy_option(row, 11)?,
+        error_class: columns::lossy_option(row, 12)?,
+        reason: columns::lossy_option(row, 13)?,
+        downstream_id: columns::lossy_option(row, 14)?,
+        agent_run: columns::lossy_option(row, 15)?,
+        tool_version: columns::lossy_option(row, 16)?,
+        key_hash: key::key_hash(&columns::lossy(row, 17)?),
+        args_hash: columns::lossy_option(row, 18)?,
+    })
+}

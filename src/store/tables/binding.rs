@@ -1,0 +1,83 @@
+//! Which intent a provider's id belongs to. The primary key decides where two claim one.
+
+use rusqlite::{Connection, OptionalExtension};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::columns;
+use crate::store::tables::contract::Contract;
+
+/// The provider under which an operation's ids are unique: by default the operation itself.
+pub(crate) fn provider<'a>(operation: &'a str, contract: Option<&'a Contract>) -> &'a str {
+    contract.and_then(|contract| contract.provider.as_deref()).unwrap_or(operation)
+}
+
+/// Whether the ids in this operation's receipts name what it created.
+pub(crate) fn binds(contract: Option<&Contract>) -> bool {
+    contract.is_some_and(|contract| contract.binds)
+}
+
+/// Gives an id to an intent, for good. Returns the other intent that has it already.
+pub(crate) fn bind(
+    conn: &Connection,
+    provider: &str,
+    downstream_id: &str,
+    id: i64,
+) -> Result<Option<i64>> {
+    let mut insert = conn.prepare_cached(
+        "INSERT INTO main.outbox_binding (provider, downstream_id, id) VALUES (?1, ?2, ?3)
+         ON CONFLICT (provider, downstream_id) DO NOTHING",
+    )?;
+    if insert.execute((provider, downstream_id, id))? > 0 {
+        return Ok(None);
+    }
+    let mut owner = conn.prepare_cached(
+        "SELECT id FROM main.outbox_binding WHERE provider = ?1 AND downstream_id = ?2",
+    )?;
+    let owner: i64 = owner.query_row((provider, downstream_id), |row| row.get(0))?;
+    Ok((owner != id).then_some(owner))
+}
+
+/// An id of this intent that is not this one, where there is one.
+pub(crate) fn other_id(conn: &Connection, id: i64, downstream_id: &str) -> Result<Option<String>> {
+    let mut statement = conn.prepare_cached(
+        "SELECT downstream_id FROM main.outbox_binding INDEXED BY outbox_binding_intent
+         WHERE id = ?1 AND downstream_id <> ?2 LIMIT 1",
+    )?;
+    Ok(statement.query_row((id, downstream_id), |row| columns::lossy(row, 0)).optional()?)
+}
+
+/// The id that was given to an intent, where there is one.
+pub(crate) fn id_of(conn: &Connection, id: i64) -> Result<Option<String>> {
+    other_id(conn, id, "")
+}
+
+/// Ids that were given before a relay had said who the provider is.
+pub(crate) fn name_provider(conn: &Connection, operation: &str, provider: &str) -> Result<()> {
+    conn.execute(
+        "UPDATE OR IGNORE main.outbox_binding SET provider = ?2 WHERE provider = ?1",
+        [operation, provider],
+    )?;
+    Ok(())
+}
+
+/// The longest id, in bytes.
+const ID_MAX: usize = 1024;
+
+pub(crate) fn check(downstream_id: &str) -> Result<()> {
+    if downstream_id.is_empty() || downstream_id.len() > ID_MAX || downstream_id.contains('\0') {
+        return Err(Error::invalid("downstream_id", "must be text of 1 to 1024 bytes without NUL"));
+    }
+    Ok(())
+}
+
+/// That an id belongs to another intent, for people: both are named.
+pub(crate) fn taken(id: i64, downstream_id: &str, other: i64) -> String {
+    format!(
+        "intent {id} was answered with the id {downstream_id:?}, which belongs to intent {other}: one \
+         of the two was not carried out, or the id does not name what was created"
+    )
+}
+
+pub(crate) fn conflict(id: i64, downstream_id: &str, other: i64) -> Error {
+    Error::new(ErrorKind::Conflict, taken(id, downstream_id, other))
+}

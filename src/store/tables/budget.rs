@@ -1,0 +1,367 @@
+//! The budgets of operations, and the ledger of what was spent of them.
+//!
+//! Everything is read and written in the transaction that claims, under the write lock, so that
+//! relays that race cannot overspend.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use rusqlite::{Connection, OptionalExtension, named_params};
+
+use crate::core::budget::{Budget, Fit, Kind, Left, Scope, UsedUp, judge};
+use crate::core::decide::CLOCK_SLACK_MS;
+use crate::error::Result;
+use crate::handler::Delivery;
+use crate::store::relay::tx::Step;
+
+/// How many entries that no window holds any more one claim deletes.
+const FORGET_MAX: i64 = 500;
+
+/// Stores the budgets of an operation in place of those that were there.
+pub(crate) fn replace(
+    conn: &Connection,
+    operation: &str,
+    budgets: &[Budget],
+    now: i64,
+) -> Result<()> {
+    let stored = load(conn, operation)?;
+    if stored.len() == budgets.len() && stored.iter().all(|budget| budgets.contains(budget)) {
+        return Ok(());
+    }
+    conn.execute("DELETE FROM main.outbox_budget WHERE operation = ?1", [operation])?;
+    let mut statement = conn.prepare_cached(
+        "INSERT INTO main.outbox_budget (operation, scope, kind, amount, window_ms)
+         VALUES (:operation, :scope, :kind, :amount, :window_ms)",
+    )?;
+    for budget in budgets {
+        statement.execute(named_params! {
+            ":operation": operation,
+            ":scope": budget.scope.as_str(),
+            ":kind": budget.kind.as_str(),
+            ":amount": budget.amount,
+            ":window_ms": budget.window_ms,
+        })?;
+    }
+    ask_again(conn, operation, now)
+}
+
+/// Lets rows that were put off for their tenant's budget ask again.
+pub(crate) fn ask_again(conn: &Connection, operation: &str, now: i64) -> Result<()> {
+    conn.execute(
+        "UPDATE main.outbox_lease SET due_at = :now
+         WHERE operation = :operation AND state = 'pending' AND due_at > :now
+           AND error_class = 'budget'",
+        named_params! { ":operation": operation, ":now": now },
+    )?;
+    Ok(())
+}
+
+/// Counts what a clock that was ahead has entered as spent now, so that it is over one window
+/// from now, and not when that clock would have said.
+pub(crate) fn correct_clock(conn: &Connection, operation: &str, now: i64) -> Result<()> {
+    conn.execute(
+        "UPDATE main.outbox_spend SET at = :now WHERE operation = :operation AND at > :ahead",
+        named_params! {
+            ":operation": operation,
+            ":now": now,
+            ":ahead": now.saturating_add(CLOCK_SLACK_MS),
+        },
+    )?;
+    Ok(())
+}
+
+pub(crate) const BUDGETS: &str = "
+    SELECT scope, kind, amount, window_ms FROM main.outbox_budget WHERE operation = ?1";
+
+pub(crate) fn load(conn: &Connection, operation: &str) -> Result<Vec<Budget>> {
+    let mut statement = conn.prepare_cached(BUDGETS)?;
+    let rows = statement.query_map([operation], |row| {
+        let scope = Scope::parse(row.get_ref(0)?.as_str()?);
+        let kind = Kind::parse(row.get_ref(1)?.as_str()?);
+        let (amount, window_ms) = (row.get(2)?, row.get(3)?);
+        Ok(scope.zip(kind).map(|(scope, kind)| Budget { scope, kind, amount, window_ms }))
+    })?;
+    let budgets: Vec<Option<Budget>> = rows.collect::<Result<_, _>>()?;
+    Ok(budgets.into_iter().flatten().collect())
+}
+
+/// A row that asks whether it may be sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asking<'a> {
+    pub id: i64,
+    pub tenant_id: &'a str,
+    pub cost: i64,
+}
+
+/// The budgets of one operation and what is spent of them, as a step has read and left them.
+#[derive(Debug)]
+pub(crate) struct Purse {
+    operation: String,
+    now: i64,
+    budgets: Vec<Budget>,
+    /// What is spent, by the place of the budget and, where it is the tenant's, the tenant.
+    spent: BTreeMap<(usize, String), i64>,
+}
+
+impl Purse {
+    pub fn open(conn: &Connection, operation: &str, now: i64) -> Result<Self> {
+        let budgets = load(conn, operation)?;
+        Ok(Self { operation: operation.to_owned(), now, budgets, spent: BTreeMap::new() })
+    }
+
+    /// What is left for the whole operation. The next due row of the shard counts: where that one
+    /// has to wait for the operation's budget, so have all that are behind it.
+    pub fn left(&mut self, conn: &Connection, shard: (u32, u32)) -> Result<Left> {
+        let mut left = Left::default();
+        for place in 0..self.budgets.len() {
+            let budget = self.budgets[place];
+            if (budget.scope, budget.kind) == (Scope::Operation, Kind::Sends) {
+                let spent = self.spent(conn, place, "")?;
+                let sends = budget.amount.saturating_sub(spent).max(0);
+                left.sends = usize::try_from(sends).unwrap_or(usize::MAX);
+                left.used_up = self.used_up(conn, place, "", 0)?;
+            }
+        }
+        if left.used_up.is_none()
+            && let Some(Fit::Waits(used_up)) = self.next_fit(conn, shard)?
+        {
+            left.used_up = Some(used_up);
+        }
+        Ok(left)
+    }
+
+    /// Whether this row fits all budgets.
+    pub fn fit(&mut self, conn: &Connection, asking: Asking<'_>) -> Result<Fit> {
+        let cost = self.to_enter(conn, asking)?;
+        if let Some(budget) = self.budgets.iter().find(|budget| !budget.can_ever(cost)) {
+            return Ok(Fit::Never(*budget));
+        }
+        let mut used_up = Vec::new();
+        for place in 0..self.budgets.len() {
+            used_up.extend(self.used_up(conn, place, asking.tenant_id, cost)?);
+        }
+        Ok(judge(&used_up))
+    }
+
+    /// Enters a claim. The intent's cost is entered once, whatever number of attempts it takes.
+    pub fn enter(&mut self, conn: &Connection, asking: Asking<'_>, token: i64) -> Result<()> {
+        if self.budgets.is_empty() {
+            return Ok(());
+        }
+        let cost = self.to_enter(conn, asking)?;
+        let mut statement = conn.prepare_cached(
+            "INSERT INTO main.outbox_spend (operation, at, id, token, tenant_id, cost)
+             VALUES (:operation, :at, :id, :token, :tenant_id, :cost)",
+        )?;
+        statement.execute(named_params! {
+            ":operation": self.operation,
+            ":at": self.now,
+            ":id": asking.id,
+            ":token": token,
+            ":tenant_id": asking.tenant_id,
+            ":cost": cost,
+        })?;
+        for ((place, tenant), spent) in &mut self.spent {
+            let budget = self.budgets[*place];
+            if budget.scope == Scope::Operation || tenant == asking.tenant_id {
+                *spent = spent.saturating_add(budget.kind.weight(cost));
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes what is older than the longest window; so many at a time that nobody waits long.
+    pub fn forget(&self, conn: &Connection) -> Result<()> {
+        let Some(begins) = self.budgets.iter().map(|budget| budget.begins(self.now)).min() else {
+            return Ok(());
+        };
+        let mut statement = conn.prepare_cached(FORGET)?;
+        statement.execute(named_params! {
+            ":operation": self.operation, ":begins": begins, ":limit": FORGET_MAX,
+        })?;
+        Ok(())
+    }
+
+    /// What a claim of this row would enter as its cost.
+    fn to_enter(&self, conn: &Connection, asking: Asking<'_>) -> Result<i64> {
+        if asking.cost == 0 || self.budgets.is_empty() {
+            return Ok(asking.cost);
+        }
+        let mut statement = conn.prepare_cached(IS_ENTERED)?;
+        let is_entered: bool = statement.query_row([asking.id], |row| row.get(0))?;
+        Ok(if is_entered { 0 } else { asking.cost })
+    }
+
+    /// The budget at this place, where it has too little left for a send of this cost.
+    fn used_up(
+        &mut self,
+        conn: &Connection,
+        place: usize,
+        tenant: &str,
+        cost: i64,
+    ) -> Result<Option<UsedUp>> {
+        let budget = self.budgets[place];
+        let excess = budget.excess(self.spent(conn, place, tenant)?, cost);
+        if excess <= 0 {
+            return Ok(None);
+        }
+        let (sql, tenant) = match budget.scope {
+            Scope::Operation => (ENTRIES, None),
+            Scope::Tenant => (TENANT_ENTRIES, Some(tenant)),
+        };
+        let mut statement = conn.prepare_cached(sql)?;
+        let begins = budget.begins(self.now);
+        let weigh = |row: &rusqlite::Row<'_>| {
+            Ok::<_, rusqlite::Error>((row.get(0)?, budget.kind.weight(row.get(1)?)))
+        };
+        let until = match tenant {
+            None => {
+                let rows = statement.query_map((&self.operation, begins), weigh)?;
+                budget.frees_at(excess, rows)?
+            }
+            Some(tenant) => {
+                let rows = statement.query_map((&self.operation, begins, tenant), weigh)?;
+                budget.frees_at(excess, rows)?
+            }
+        };
+        let until = until.unwrap_or_else(|| budget.leaves(self.now));
+        Ok(Some(UsedUp { budget, until }))
+    }
+
+    /// What is spent of the budget at this place.
+    fn spent(&mut self, conn: &Connection, place: usize, tenant: &str) -> Result<i64> {
+        let budget = self.budgets[place];
+        let key = match budget.scope {
+            Scope::Operation => (place, String::new()),
+            Scope::Tenant => (place, tenant.to_owned()),
+        };
+        let known = match self.spent.entry(key) {
+            Entry::Occupied(known) => return Ok(*known.get()),
+            Entry::Vacant(unknown) => unknown,
+        };
+        let begins = budget.begins(self.now);
+        let read = |row: &rusqlite::Row<'_>| -> rusqlite::Result<(i64, i64, i64)> {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        };
+        let (count, high, low) = match budget.scope {
+            Scope::Operation => {
+                conn.prepare_cached(SPENT)?.query_row((&self.operation, begins), read)?
+            }
+            Scope::Tenant => conn
+                .prepare_cached(TENANT_SPENT)?
+                .query_row((&self.operation, begins, tenant), read)?,
+        };
+        let cost = (i128::from(high) << 32) + i128::from(low);
+        let spent = match budget.kind {
+            Kind::Sends => count,
+            Kind::Cost => i64::try_from(cost).unwrap_or(i64::MAX),
+        };
+        Ok(*known.insert(spent))
+    }
+
+    /// Whether the next due row fits, where there is one that could be sent at all.
+    fn next_fit(&mut self, conn: &Connection, (index, count): (u32, u32)) -> Result<Option<Fit>> {
+        // Sends are asked about already; without a budget of costs no row can wait.
+        let is_asked =
+            |budget: &Budget| (budget.scope, budget.kind) == (Scope::Operation, Kind::Cost);
+        if !self.budgets.iter().any(is_asked) {
+            return Ok(None);
+        }
+        let mut statement = conn.prepare_cached(NEXT_COST)?;
+        let next = statement
+            .query_row((&self.operation, self.now, count, index), |row| {
+                // What cannot be read is parked by the claim.
+                Ok((row.get(0)?, row.get::<_, String>(1).ok(), row.get::<_, i64>(2).ok()))
+            })
+            .optional()?;
+        let Some((id, Some(tenant_id), Some(cost))) = next else { return Ok(None) };
+        self.fit(conn, Asking { id, tenant_id: &tenant_id, cost }).map(Some)
+    }
+}
+
+/// How many entries are in the window, and their cost as the sums of its upper and its lower
+/// half, neither of which can overflow.
+pub(crate) const SPENT: &str = "
+    SELECT count(*), coalesce(sum(cost >> 32), 0), coalesce(sum(cost & 4294967295), 0)
+    FROM main.outbox_spend WHERE operation = ?1 AND at > ?2";
+
+pub(crate) const TENANT_SPENT: &str = "
+    SELECT count(*), coalesce(sum(cost >> 32), 0), coalesce(sum(cost & 4294967295), 0)
+    FROM main.outbox_spend INDEXED BY outbox_spend_tenant
+    WHERE operation = ?1 AND tenant_id = ?3 AND at > ?2";
+
+pub(crate) const ENTRIES: &str = "
+    SELECT at, cost FROM main.outbox_spend WHERE operation = ?1 AND at > ?2 ORDER BY at";
+
+pub(crate) const TENANT_ENTRIES: &str = "
+    SELECT at, cost FROM main.outbox_spend INDEXED BY outbox_spend_tenant
+    WHERE operation = ?1 AND tenant_id = ?3 AND at > ?2 ORDER BY at";
+
+pub(crate) const IS_ENTERED: &str = "
+    SELECT EXISTS (SELECT 1 FROM main.outbox_spend INDEXED BY outbox_spend_cost
+                   WHERE id = ?1 AND cost > 0)";
+
+/// The row that a claim would look at first; one that is of no use any more costs nothing.
+pub(crate) const NEXT_COST: &str = "
+    SELECT l.id, o.tenant_id, CASE WHEN o.expires_at <= ?2 THEN 0 ELSE o.cost END
+    FROM main.outbox_lease l INDEXED BY outbox_lease_due
+    LEFT JOIN main.outbox o ON o.id = l.id
+    WHERE l.operation = ?1 AND l.state = 'pending' AND l.due_at <= ?2 AND l.id % ?3 = ?4
+    ORDER BY l.due_at, l.id LIMIT 1";
+
+pub(crate) const FORGET: &str = "
+    DELETE FROM main.outbox_spend
+    WHERE operation = :operation AND at <= :begins
+      AND at <= coalesce((SELECT at FROM main.outbox_spend
+                          WHERE operation = :operation AND at <= :begins
+                          ORDER BY at LIMIT 1 OFFSET :limit), :begins)";
+
+impl Step<'_> {
+    /// The budgets of an operation as this step has left them, and the connection to ask them on.
+    pub(crate) fn purse(&mut self, operation: &str) -> Result<(&Connection, &mut Purse)> {
+        let purse = match self.purses.entry(operation.to_owned()) {
+            Entry::Occupied(open) => open.into_mut(),
+            Entry::Vacant(closed) => closed.insert(Purse::open(&self.tx, operation, self.now)?),
+        };
+        Ok((&self.tx, purse))
+    }
+
+    /// Takes the entry of a claim back, which is proven to have applied nothing. An earlier claim
+    /// of the same intent keeps its own.
+    pub(crate) fn give_back(&mut self, delivery: &Delivery) -> Result<()> {
+        let mut statement = self.tx.prepare_cached(GIVE_BACK)?;
+        let given = statement.execute(named_params! {
+            ":operation": delivery.operation,
+            ":at": delivery.facts.claimed_at,
+            ":id": delivery.id,
+            ":token": delivery.token,
+        })?;
+        if given > 0 {
+            // What was read of it is not right any more.
+            self.purses.remove(&delivery.operation);
+        }
+        Ok(())
+    }
+
+    /// Takes back what the attempts in doubt took, none of which was applied.
+    pub(crate) fn give_back_doubt(&mut self, delivery: &Delivery) -> Result<()> {
+        let mut statement = self.tx.prepare_cached(GIVE_BACK_DOUBT)?;
+        statement.execute(named_params! {
+            ":operation": delivery.operation,
+            ":since": delivery.facts.in_doubt_since,
+            ":now": self.now,
+            ":id": delivery.id,
+        })?;
+        self.purses.remove(&delivery.operation);
+        Ok(())
+    }
+}
+
+/// The entries of every claim since a row is in doubt.
+pub(crate) const GIVE_BACK_DOUBT: &str = "
+    DELETE FROM main.outbox_spend
+    WHERE operation = :operation AND at BETWEEN :since AND :now AND id = :id";
+
+pub(crate) const GIVE_BACK: &str = "
+    DELETE FROM main.outbox_spend
+    WHERE operation = :operation AND at = :at AND id = :id AND token = :token";

@@ -1,0 +1,229 @@
+//! Finding and reading a due row, which may hold anything that other hands have written.
+
+use std::sync::Arc;
+
+use rusqlite::types::FromSql;
+use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
+
+use crate::core::contract::Downstream;
+use crate::core::decide::Facts;
+use crate::error::Result as Fallible;
+use crate::handler::{Delivery, Lease};
+use crate::store::columns;
+
+/// What is known of a row: the first columns of whatever reads it, in the order of `read_facts`.
+/// Columns are read by their place, because a name is looked for among all of them in every row.
+macro_rules! facts_columns {
+    () => {
+        "l.id, l.token, l.attempts, l.tries, l.lost, l.in_doubt_since, l.first_sent_at, l.claimed_at,
+         l.lookups, l.cancel_requested_at, o.expires_at"
+    };
+}
+
+pub(crate) use facts_columns;
+
+/// How many those are.
+pub(crate) const FACTS: usize = 11;
+
+/// What is read of a row before it is claimed; the columns of `INTENT` in their order.
+macro_rules! candidate_columns {
+    () => {
+        concat!(
+            facts_columns!(),
+            ", l.last_token,
+             o.tenant_id, o.entity_id, o.intent_version, o.idempotency_key, o.args_hash, o.endpoint,
+             o.method, o.content_type, o.payload, o.headers, o.ordering_key, o.created_at, o.cost,
+             NOT (lower(o.content_type) GLOB 'application/json*' OR lower(o.content_type) GLOB '*+json*')
+                 OR o.payload = '' AND o.method IN ('GET', 'DELETE')
+                 OR json_valid(o.payload)"
+        )
+    };
+}
+
+/// The columns of an intent, behind those of its row.
+const INTENT: [&str; 14] = [
+    "tenant_id",
+    "entity_id",
+    "intent_version",
+    "idempotency_key",
+    "args_hash",
+    "endpoint",
+    "method",
+    "content_type",
+    "payload",
+    "headers",
+    "ordering_key",
+    "created_at",
+    "cost",
+    "payload",
+];
+
+/// The statement that finds due rows. The state is a literal and the index is named, so that no
+/// statistics can turn this into a scan; the join is written in the order it must run.
+pub(crate) const CANDIDATES: &str = concat!(
+    "SELECT ",
+    candidate_columns!(),
+    " FROM main.outbox_lease l INDEXED BY outbox_lease_due
+    LEFT JOIN main.outbox o ON o.id = l.id
+    WHERE l.operation = :operation AND l.state = 'pending' AND l.due_at <= :now
+      AND l.id % :count = :index
+    ORDER BY l.due_at, l.id LIMIT :limit OFFSET :passed_over"
+);
+
+/// The same for rows in doubt whose look-up is due, or whose look-up ended with its process.
+pub(crate) const LOOKUPS: &str = concat!(
+    "SELECT ",
+    candidate_columns!(),
+    " FROM main.outbox_lease l INDEXED BY outbox_lease_due
+    LEFT JOIN main.outbox o ON o.id = l.id
+    WHERE l.operation = :operation AND l.state = 'unknown' AND l.due_at <= :now
+      AND l.id % :count = :index
+    ORDER BY l.due_at, l.id LIMIT :limit"
+);
+
+/// One row as a claim would read it, to say whether it could.
+pub(crate) fn candidate(
+    conn: &Connection,
+    id: i64,
+    operation: &str,
+) -> Fallible<Option<Candidate>> {
+    let mut statement = conn.prepare_cached(concat!(
+        "SELECT ",
+        candidate_columns!(),
+        " FROM main.outbox_lease l LEFT JOIN main.outbox o ON o.id = l.id WHERE l.id = ?1"
+    ))?;
+    Ok(statement.query_row([id], |row| read_candidate(row, operation)).optional()?)
+}
+
+/// A due row that was found.
+pub(crate) struct Candidate {
+    pub id: i64,
+    pub token: Option<i64>,
+    /// The claim of the last attempt.
+    pub last_token: Option<i64>,
+    pub facts: Facts,
+    /// The intent, or why it cannot be read.
+    pub intent: Result<StoredIntent, String>,
+}
+
+/// An intent as the file holds it.
+pub(crate) struct StoredIntent {
+    pub tenant_id: String,
+    pub entity_id: String,
+    pub intent_version: i64,
+    pub idempotency_key: String,
+    pub args_hash: Option<String>,
+    pub endpoint: Option<String>,
+    pub method: String,
+    pub content_type: String,
+    pub payload: Arc<str>,
+    pub headers: Vec<(String, String)>,
+    pub ordering_key: Option<String>,
+    pub created_at: i64,
+    pub cost: i64,
+}
+
+impl StoredIntent {
+    /// The intent as a handler sees it, under a claim.
+    pub fn delivery(
+        self,
+        id: i64,
+        operation: &str,
+        downstream: Downstream,
+        facts: Facts,
+        (token, lease): (i64, Arc<Lease>),
+    ) -> Delivery {
+        Delivery {
+            id,
+            tenant_id: self.tenant_id,
+            operation: operation.to_owned(),
+            entity_id: self.entity_id,
+            intent_version: self.intent_version,
+            idempotency_key: self.idempotency_key,
+            args_hash: self.args_hash,
+            endpoint: self.endpoint,
+            method: self.method,
+            content_type: self.content_type,
+            payload: self.payload,
+            headers: self.headers,
+            ordering_key: self.ordering_key,
+            created_at: self.created_at,
+            downstream,
+            facts,
+            token,
+            lease,
+            lookup: None,
+        }
+    }
+}
+
+pub(crate) fn read_candidate(row: &SqlRow<'_>, operation: &str) -> rusqlite::Result<Candidate> {
+    let intent = read_intent(row).map_err(|why| format!("{operation}: {why}"));
+    Ok(Candidate {
+        id: row.get(0)?,
+        token: row.get(1)?,
+        last_token: row.get(FACTS)?,
+        facts: read_facts(row)?,
+        intent,
+    })
+}
+
+pub(crate) fn read_facts(row: &SqlRow<'_>) -> rusqlite::Result<Facts> {
+    Ok(Facts {
+        attempts: columns::counter(row, 2)?,
+        tries: columns::counter(row, 3)?,
+        lost: columns::counter(row, 4)?,
+        in_doubt_since: row.get(5)?,
+        first_sent_at: row.get(6)?,
+        claimed_at: row.get::<_, Option<i64>>(7)?.unwrap_or_default(),
+        lookups: columns::counter(row, 8)?,
+        cancel_requested: row.get::<_, Option<i64>>(9)?.is_some(),
+        expires_at: row.get(10).unwrap_or_default(),
+    })
+}
+
+/// The intent, or which column is not as the schema lets it be written.
+fn read_intent(row: &SqlRow<'_>) -> Result<StoredIntent, String> {
+    let intent = StoredIntent {
+        tenant_id: column(row, 0)?,
+        entity_id: column(row, 1)?,
+        intent_version: column(row, 2)?,
+        idempotency_key: column(row, 3)?,
+        args_hash: column(row, 4)?,
+        endpoint: column(row, 5)?,
+        method: column(row, 6)?,
+        content_type: column(row, 7)?,
+        payload: column(row, 8)?,
+        headers: read_headers(&column::<String>(row, 9)?)?,
+        ordering_key: column(row, 10)?,
+        created_at: column(row, 11)?,
+        cost: column(row, 12)?,
+    };
+    if column(row, 13)? {
+        return Ok(intent);
+    }
+    Err("outbox.payload is not the JSON that outbox.content_type says it is".into())
+}
+
+fn column<T: FromSql>(row: &SqlRow<'_>, place: usize) -> Result<T, String> {
+    row.get(FACTS + 1 + place).map_err(|error| match error {
+        rusqlite::Error::InvalidColumnType(_, _, kind) => {
+            format!("outbox.{} holds {kind}", INTENT[place])
+        }
+        other => format!("outbox.{}: {other}", INTENT[place]),
+    })
+}
+
+fn read_headers(text: &str) -> Result<Vec<(String, String)>, String> {
+    use serde_json::{Map, Value};
+    if text == "{}" {
+        return Ok(Vec::new());
+    }
+    let object: Map<String, Value> =
+        serde_json::from_str(text).map_err(|_| "outbox.headers is no JSON object")?;
+    let pair = |(name, value): (String, Value)| match value {
+        Value::String(value) => Ok((name, value)),
+        _ => Err("outbox.headers holds a value that is no string".to_owned()),
+    };
+    object.into_iter().map(pair).collect()
+}

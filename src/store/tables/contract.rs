@@ -1,0 +1,211 @@
+//! The stored contract of each operation, which every relay on this file obeys.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, named_params};
+
+use crate::core::budget::Budget;
+use crate::core::contract::{Downstream, OnDead};
+use crate::core::flow::{Limits, Rate};
+use crate::core::millis;
+use crate::error::Result;
+use crate::store::columns;
+use crate::store::tables::{binding, budget};
+
+/// What `outbox_operation` holds about one operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Contract {
+    pub downstream: Downstream,
+    /// `None` leaves what is stored.
+    pub on_dead: Option<OnDead>,
+    pub provider: Option<String>,
+    pub owner: Option<String>,
+    pub key_recipe: Option<String>,
+    pub limits: Limits,
+    /// The longest one attempt takes, as far as that is known.
+    pub time_limit: Option<Duration>,
+    pub attempts_max: Option<u32>,
+    pub give_up_after: Option<Duration>,
+    /// Whether some relay can ask what became of an intent.
+    pub reconciles: bool,
+    /// Whether the ids in receipts name what was created.
+    pub binds: bool,
+}
+
+impl Contract {
+    /// What a dead row does to later ones of its key, if nobody has said.
+    pub fn on_dead(&self) -> OnDead {
+        self.on_dead.unwrap_or_default()
+    }
+
+    /// What holds where that is stored already: the stricter promise, and what the newer word
+    /// leaves open.
+    fn over(&self, stored: &Self) -> Self {
+        let own = self.clone();
+        let stored_on_dead = stored.on_dead();
+        Self {
+            downstream: own.downstream.stricter(stored.downstream),
+            on_dead: Some(own.on_dead.map_or(stored_on_dead, |own| own.stricter(stored_on_dead))),
+            provider: own.provider.or_else(|| stored.provider.clone()),
+            owner: own.owner.or_else(|| stored.owner.clone()),
+            key_recipe: own.key_recipe.or_else(|| stored.key_recipe.clone()),
+            limits: Limits {
+                max_in_flight: own.limits.max_in_flight.or(stored.limits.max_in_flight),
+                rate: own.limits.rate.or(stored.limits.rate),
+            },
+            time_limit: own.time_limit.or(stored.time_limit),
+            attempts_max: own.attempts_max.or(stored.attempts_max),
+            give_up_after: own.give_up_after.or(stored.give_up_after),
+            reconciles: own.reconciles || stored.reconciles,
+            binds: own.binds || stored.binds,
+        }
+    }
+}
+
+/// Stores what a relay says about an operation and returns what holds: the stricter of that and
+/// what was stored. `weaken` lets the relay's word stand where it promises more. The budgets take
+/// the place of those that were stored.
+pub(crate) fn register(
+    conn: &mut Connection,
+    operation: &str,
+    own: &Contract,
+    budgets: &[Budget],
+    weaken: bool,
+    now: i64,
+) -> Result<Contract> {
+    let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let stored = of(&tx, operation)?;
+    let effective = match &stored {
+        Some(stored) if !weaken => own.over(stored),
+        _ => Contract { on_dead: Some(own.on_dead()), ..own.clone() },
+    };
+    if stored.as_ref() != Some(&effective) {
+        save(&tx, operation, &effective, now)?;
+    }
+    if let Some(provider) = effective.provider.as_deref().filter(|name| *name != operation) {
+        binding::name_provider(&tx, operation, provider)?;
+    }
+    // Silence leaves what is stored.
+    if weaken || !budgets.is_empty() {
+        budget::replace(&tx, operation, budgets, now)?;
+    }
+    budget::correct_clock(&tx, operation, now)?;
+    // A relay that starts may have new credentials: it tries them at once.
+    tx.execute(
+        "UPDATE main.outbox_operation SET paused_until = :now
+         WHERE operation = :operation AND paused_kind = 'auth' AND paused_until > :now",
+        named_params! { ":operation": operation, ":now": now },
+    )?;
+    tx.commit()?;
+    Ok(effective)
+}
+
+fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Result<()> {
+    let (word, window_ms) = match contract.downstream {
+        Downstream::DeduplicatesByKey { window } => ("deduplicates", Some(millis(window))),
+        Downstream::Unprotected => ("unprotected", None),
+    };
+    let rate = contract.limits.rate;
+    conn.execute(
+        "INSERT INTO main.outbox_operation
+             (operation, downstream, window_ms, on_dead, provider, owner, key_recipe, max_in_flight,
+              rate_count, rate_ms, time_limit_ms, attempts_max, give_up_ms, reconciles, binds,
+              registered_at)
+         VALUES (:operation, :downstream, :window_ms, :on_dead, :provider, :owner, :key_recipe,
+                 :max_in_flight, :rate_count, :rate_ms, :time_limit_ms, :attempts_max, :give_up_ms,
+                 :reconciles, :binds, :now)
+         ON CONFLICT (operation) DO UPDATE
+         SET downstream = excluded.downstream, window_ms = excluded.window_ms,
+             on_dead = excluded.on_dead, provider = excluded.provider, owner = excluded.owner,
+             key_recipe = excluded.key_recipe, max_in_flight = excluded.max_in_flight,
+             rate_count = excluded.rate_count, rate_ms = excluded.rate_ms,
+             time_limit_ms = excluded.time_limit_ms, attempts_max = excluded.attempts_max,
+             give_up_ms = excluded.give_up_ms, reconciles = excluded.reconciles,
+             binds = excluded.binds",
+        named_params! {
+            ":operation": operation,
+            ":downstream": word,
+            ":window_ms": window_ms,
+            ":on_dead": match contract.on_dead() { OnDead::Block => "block", OnDead::Continue => "continue" },
+            ":provider": contract.provider,
+            ":owner": contract.owner,
+            ":key_recipe": contract.key_recipe,
+            ":max_in_flight": contract.limits.max_in_flight.map(|max| i64::try_from(max).unwrap_or(i64::MAX)),
+            ":rate_count": rate.map(|rate| rate.count),
+            ":rate_ms": rate.map(|rate| millis(rate.per).max(1)),
+            ":time_limit_ms": contract.time_limit.map(millis),
+            ":attempts_max": contract.attempts_max,
+            ":give_up_ms": contract.give_up_after.map(millis),
+            ":reconciles": contract.reconciles,
+            ":binds": contract.binds.then_some("create"),
+            ":now": now,
+        },
+    )?;
+    Ok(())
+}
+
+/// The contract of one operation, where a relay has registered it.
+pub(crate) fn of(conn: &Connection, operation: &str) -> Result<Option<Contract>> {
+    let mut statement = conn.prepare_cached(
+        "SELECT downstream, window_ms, on_dead, provider, owner, key_recipe, time_limit_ms,
+                max_in_flight, rate_count, rate_ms, attempts_max, give_up_ms, reconciles, binds
+         FROM main.outbox_operation WHERE operation = ?1",
+    )?;
+    Ok(statement.query_row([operation], |row| read_contract(row, 0)).optional()?)
+}
+
+/// All contracts, by operation.
+pub(crate) fn all(conn: &Connection) -> Result<Vec<(String, Contract)>> {
+    let mut statement = conn.prepare_cached(
+        "SELECT operation, downstream, window_ms, on_dead, provider, owner, key_recipe, time_limit_ms,
+                max_in_flight, rate_count, rate_ms, attempts_max, give_up_ms, reconciles, binds
+         FROM main.outbox_operation ORDER BY operation",
+    )?;
+    let rows = statement.query_map([], |row| Ok((row.get(0)?, read_contract(row, 1)?)))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+fn read_contract(row: &Row<'_>, first: usize) -> rusqlite::Result<Contract> {
+    let window: Option<i64> = row.get(first + 1)?;
+    let downstream = match (columns::lossy(row, first)?.as_str(), window) {
+        ("deduplicates", Some(window)) => Downstream::DeduplicatesByKey {
+            window: Duration::from_millis(window.try_into().unwrap_or(0)),
+        },
+        // Whatever else stands there, the careful reading is that nothing is promised.
+        _ => Downstream::Unprotected,
+    };
+    let on_dead = match columns::lossy(row, first + 2)?.as_str() {
+        "continue" => OnDead::Continue,
+        _ => OnDead::Block,
+    };
+    let duration =
+        |ms: Option<i64>| ms.and_then(|ms| ms.try_into().ok()).map(Duration::from_millis);
+    let attempts_max: Option<i64> = row.get(first + 10)?;
+    Ok(Contract {
+        downstream,
+        on_dead: Some(on_dead),
+        provider: columns::lossy_option(row, first + 3)?,
+        owner: columns::lossy_option(row, first + 4)?,
+        key_recipe: columns::lossy_option(row, first + 5)?,
+        time_limit: duration(row.get(first + 6)?),
+        attempts_max: attempts_max.and_then(|max| max.try_into().ok()),
+        give_up_after: duration(row.get(first + 11)?),
+        reconciles: row.get::<_, i64>(first + 12)? != 0,
+        binds: columns::lossy_option(row, first + 13)?.is_some(),
+        limits: read_limits(row, first + 7)?,
+    })
+}
+
+/// What holds over all relays, from three columns.
+pub(crate) fn read_limits(row: &Row<'_>, first: usize) -> rusqlite::Result<Limits> {
+    let max: Option<i64> = row.get(first)?;
+    let count: Option<i64> = row.get(first + 1)?;
+    let per: Option<i64> = row.get(first + 2)?;
+    Ok(Limits {
+        max_in_flight: max.map(|max| usize::try_from(max).unwrap_or(0)),
+        rate: count.zip(per).map(|(count, per)| Rate {
+            count: u32::try_from(count.max(0)).unwrap_or(u32::MAX),
+            per: Duration::from_millis(per.try_into().unwrap_or(1)),
+        }),
+    })
+}

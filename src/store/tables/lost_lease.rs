@@ -1,0 +1,69 @@
+//! Attempts whose lease was lost, and whether they may still be on the way.
+
+use rusqlite::Connection;
+
+use crate::error::Result;
+use crate::store::columns;
+
+/// Says whether the relay that signs with this name is alive.
+pub(crate) type IsAlive<'a> = &'a dyn Fn(&str) -> bool;
+
+/// Notes an attempt whose relay has not said how it went.
+pub(crate) fn note(conn: &Connection, id: i64, token: i64, owner: &str) -> Result<()> {
+    let mut statement = conn.prepare_cached(
+        "INSERT INTO main.outbox_lost (id, token, owner) VALUES (?1, ?2, ?3)
+         ON CONFLICT (id, token) DO NOTHING",
+    )?;
+    statement.execute((id, token, owner))?;
+    Ok(())
+}
+
+/// The same for whatever attempt of this row is on the way, whose claim is about to be ended.
+pub(crate) fn note_in_flight(conn: &Connection, id: i64) -> Result<()> {
+    let mut statement = conn.prepare_cached(
+        "INSERT INTO main.outbox_lost (id, token, owner)
+         SELECT id, token, owner FROM main.outbox_lease WHERE id = ?1 AND state = 'in_flight'
+         ON CONFLICT (id, token) DO NOTHING",
+    )?;
+    statement.execute([id])?;
+    Ok(())
+}
+
+/// Its relay has said how it went, or that it was never begun. Returns whether nobody knew.
+pub(crate) fn heard_of(conn: &Connection, id: i64, token: i64) -> Result<bool> {
+    let mut statement =
+        conn.prepare_cached("DELETE FROM main.outbox_lost WHERE id = ?1 AND token = ?2")?;
+    Ok(statement.execute((id, token))? > 0)
+}
+
+/// Nothing more depends on how they went.
+pub(crate) fn forget(conn: &Connection, id: i64) -> Result<()> {
+    conn.prepare_cached("DELETE FROM main.outbox_lost WHERE id = ?1")?.execute([id])?;
+    Ok(())
+}
+
+/// The relays that have lost their lease on a row and have not said how it went.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Senders {
+    /// There are none.
+    None,
+    /// They have died, nobody knows when.
+    Dead,
+    /// This one is alive, and may still be sending.
+    Alive(String),
+}
+
+pub(crate) fn senders(conn: &Connection, id: i64, is_alive: IsAlive<'_>) -> Result<Senders> {
+    let mut statement =
+        conn.prepare_cached("SELECT owner FROM main.outbox_lost WHERE id = ?1 ORDER BY token")?;
+    let owners = statement.query_map([id], |row| columns::lossy(row, 0))?;
+    let mut senders = Senders::None;
+    for owner in owners {
+        let owner = owner?;
+        if is_alive(&owner) {
+            return Ok(Senders::Alive(owner));
+        }
+        senders = Senders::Dead;
+    }
+    Ok(senders)
+}

@@ -1,0 +1,12 @@
+//! One file per table, or per pair of tables that change together: the statements that read and
+//! write them, and nothing about who asks.
+
+pub(crate) mod audit;
+pub(crate) mod binding;
+pub(crate) mod budget;
+pub(crate) mod candidate;
+pub(crate) mod contract;
+pub(crate) mod lost_lease;
+pub(crate) mod ordering;
+pub(crate) mod pause;
+pub(crate) mod settled;

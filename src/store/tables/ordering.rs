@@ -1,0 +1,84 @@
+//! The line of an ordering key: only its first row may act.
+
+use rusqlite::{Connection, OptionalExtension};
+
+use crate::error::Result;
+
+pub(crate) const HEAD: &str = "
+    SELECT id FROM main.outbox_keyed WHERE tenant_id = ?1 AND ordering_key = ?2
+    ORDER BY position, id LIMIT 1";
+
+/// Takes a row out of its key's line; the schema lets the next one act. Returns whether it was in.
+pub(crate) fn leave(conn: &Connection, id: i64) -> Result<bool> {
+    let mut statement = conn.prepare_cached("DELETE FROM main.outbox_keyed WHERE id = ?1")?;
+    Ok(statement.execute([id])? > 0)
+}
+
+/// The first row of the line that a row stands in.
+pub(crate) const FIRST: &str = "
+    SELECT k.id FROM main.outbox_keyed own
+    CROSS JOIN main.outbox_keyed k
+        ON k.tenant_id = own.tenant_id AND k.ordering_key = own.ordering_key
+    WHERE own.id = ?1 ORDER BY k.position, k.id LIMIT 1";
+
+/// A row that is not on the way any more gives way to an earlier one of its key that was replayed,
+/// or revised, meanwhile.
+pub(crate) fn yield_to_earlier(conn: &Connection, id: i64, now: i64) -> Result<()> {
+    let mut statement = conn.prepare_cached(FIRST)?;
+    let first = statement.query_row([id], |row| row.get::<_, i64>(0)).optional()?;
+    let Some(first) = first.filter(|&first| first != id) else { return Ok(()) };
+    queue(conn, id)?;
+    // One that was never due has no row yet.
+    let mut promote = conn.prepare_cached(
+        "INSERT INTO main.outbox_lease (id, operation, state, due_at)
+         SELECT id, operation, 'pending', available_at FROM main.outbox WHERE id = ?1
+         ON CONFLICT (id) DO UPDATE SET due_at = coalesce(resume_at, ?2), resume_at = NULL
+         WHERE state = 'pending' AND outbox_lease.due_at IS NULL",
+    )?;
+    promote.execute((first, now))?;
+    Ok(())
+}
+
+/// Lets a row wait for its turn, and keeps when it was due.
+pub(crate) fn queue(conn: &Connection, id: i64) -> Result<()> {
+    let mut statement = conn.prepare_cached(
+        "UPDATE main.outbox_lease SET resume_at = due_at, due_at = NULL
+         WHERE id = ?1 AND state = 'pending' AND due_at IS NOT NULL",
+    )?;
+    statement.execute([id])?;
+    Ok(())
+}
+
+/// Puts a row that later ones had passed back into its key's line. Returns whether it must wait:
+/// for an earlier one, or for one that is on the way.
+pub(crate) fn take_place(conn: &Connection, id: i64) -> Result<bool> {
+    let mut insert = conn.prepare_cached(
+        "INSERT INTO main.outbox_keyed (tenant_id, ordering_key, position, id)
+         SELECT tenant_id, ordering_key,
+                coalesce((SELECT position FROM main.outbox_revision WHERE id = ?1), id), id
+         FROM main.outbox
+         WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM main.outbox_keyed WHERE id = ?1)",
+    )?;
+    insert.execute([id])?;
+    let mut first = conn.prepare_cached(FIRST)?;
+    let first: i64 = first.query_row([id], |row| row.get(0))?;
+    if first != id {
+        return Ok(true);
+    }
+    let mut acting = conn.prepare_cached(
+        "SELECT l.id, l.state = 'in_flight' FROM main.outbox_keyed own
+         CROSS JOIN main.outbox_keyed k
+             ON k.tenant_id = own.tenant_id AND k.ordering_key = own.ordering_key
+         CROSS JOIN main.outbox_lease l ON l.id = k.id
+         WHERE own.id = ?1 AND k.id <> own.id
+           AND (l.state = 'in_flight' OR l.state = 'pending' AND l.due_at IS NOT NULL)
+         LIMIT 1",
+    )?;
+    let acting: Option<(i64, bool)> =
+        acting.query_row([id], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    let Some((acting, in_flight)) = acting else { return Ok(false) };
+    if !in_flight {
+        queue(conn, acting)?;
+    }
+    Ok(in_flight)
+}

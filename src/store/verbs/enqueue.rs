@@ -1,0 +1,232 @@
+//! Writing an intent in the caller's transaction.
+
+use rusqlite::{Connection, ErrorCode, OptionalExtension, named_params};
+
+use crate::core::entry::Entry;
+use crate::core::intent::Prepared;
+use crate::core::{canonical, key};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::query::read;
+
+/// What became of an intent that was enqueued.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Enqueued {
+    /// It was written. It will be sent once the caller's transaction is committed.
+    #[non_exhaustive]
+    New {
+        /// Its row id.
+        id: i64,
+        /// Its idempotency key.
+        key: String,
+        /// The row id of an earlier version of the same action that is not settled yet: both
+        /// will be carried out unless that one is cancelled.
+        unsettled_version: Option<i64>,
+    },
+    /// The same action is there already: where it stands, and its receipt once it is settled.
+    /// A dead or cancelled intent is reported as just that, and is not sent again by asking.
+    Existing(Box<Entry>),
+}
+
+impl Enqueued {
+    /// The intent's row id.
+    pub fn id(&self) -> i64 {
+        match self {
+            Self::New { id, .. } => *id,
+            Self::Existing(entry) => entry.id,
+        }
+    }
+
+    /// The intent's idempotency key.
+    pub fn key(&self) -> &str {
+        match self {
+            Self::New { key, .. } => key,
+            Self::Existing(entry) => &entry.idempotency_key,
+        }
+    }
+
+    /// Whether this call wrote it.
+    pub fn is_new(&self) -> bool {
+        matches!(self, Self::New { .. })
+    }
+}
+
+/// Inserts first and looks only if that is refused: most intents are new.
+pub(crate) fn enqueue(conn: &Connection, intent: &Prepared<'_>) -> Result<Enqueued> {
+    let refused = match insert(conn, intent) {
+        Ok(id) => {
+            return Ok(Enqueued::New {
+                id,
+                key: intent.key.clone().into_owned(),
+                unsettled_version: unsettled_version(conn, intent)?,
+            });
+        }
+        Err(refused) => refused,
+    };
+    if refused.sqlite_error_code() != Some(ErrorCode::ConstraintViolation) {
+        let mut error = Error::from(refused);
+        if conn.is_autocommit() {
+            error = error.context("the transaction was rolled back by SQLite");
+        }
+        return Err(error.context("enqueue"));
+    }
+    if let Some(id) = id_of_key(conn, intent.tenant_id(), &intent.key)? {
+        return existing(conn, id, intent);
+    }
+    if intent.is_derived()
+        && let Some((id, key)) = id_of_version(conn, intent)?
+    {
+        let text = format!(
+            "{} {:?} version {} exists as intent {id} under key {key}, this one would have {}: the \
+             arguments differ; a change needs a new version",
+            intent.operation(),
+            intent.entity_id(),
+            intent.intent_version(),
+            intent.key
+        );
+        return Err(Error::new(ErrorKind::Conflict, text));
+    }
+    Err(explain(refused))
+}
+
+fn insert(conn: &Connection, intent: &Prepared<'_>) -> rusqlite::Result<i64> {
+    let mut statement = conn.prepare_cached(
+        "INSERT INTO main.outbox
+             (tenant_id, operation, entity_id, intent_version, idempotency_key, args_hash, endpoint,
+              method, content_type, payload, headers, ordering_key, available_at, expires_at, created_at,
+              cost)
+         VALUES (:tenant_id, :operation, :entity_id, :intent_version, :idempotency_key, :args_hash,
+              :endpoint, :method, :content_type, :payload, :headers, :ordering_key, :available_at,
+              :expires_at, :created_at, :cost)",
+    )?;
+    statement.insert(named_params! {
+        ":tenant_id": intent.tenant_id(),
+        ":operation": intent.operation(),
+        ":entity_id": intent.entity_id(),
+        ":intent_version": intent.intent_version(),
+        ":idempotency_key": intent.key,
+        ":args_hash": intent.args_hash,
+        ":endpoint": intent.endpoint(),
+        ":method": intent.method(),
+        ":content_type": intent.content_type(),
+        ":payload": intent.payload,
+        ":headers": intent.headers,
+        ":ordering_key": intent.ordering_key(),
+        ":available_at": intent.available_at,
+        ":expires_at": intent.expires_at,
+        ":created_at": intent.created_at,
+        ":cost": intent.cost,
+    })
+}
+
+/// Compares what is stored under the key with what is asked for.
+fn existing(conn: &Connection, id: i64, intent: &Prepared<'_>) -> Result<Enqueued> {
+    let entry = read::entry(conn, id)?
+        .ok_or_else(|| Error::new(ErrorKind::Database, format!("intent {id} cannot be read")))?;
+    let stored = stored_content(conn, id)?;
+    let differs = [
+        ("operation", entry.operation != intent.operation()),
+        ("entity", entry.entity_id != intent.entity_id()),
+        ("version", entry.intent_version != intent.intent_version()),
+        ("method", stored.method != intent.method()),
+        ("endpoint", entry.endpoint.as_deref() != intent.endpoint()),
+    ];
+    let mut differs: Vec<String> = differs
+        .iter()
+        .filter(|(_, differs)| *differs)
+        .map(|(name, _)| (*name).to_owned())
+        .collect();
+    if stored.args_hash.as_deref() != Some(&intent.args_hash) && !key_proves_args(&entry, intent) {
+        let theirs = stored.args_hash.as_deref().unwrap_or("unknown");
+        differs.push(format!("arguments (hash {theirs} there, {} here)", intent.args_hash));
+    }
+    if differs.is_empty() {
+        return Ok(Enqueued::Existing(Box::new(entry)));
+    }
+    let text = format!(
+        "key {} belongs to intent {id} ({} {:?} version {}, {}), which differs in: {}",
+        entry.idempotency_key,
+        entry.operation,
+        entry.entity_id,
+        entry.intent_version,
+        entry.status,
+        differs.join(", ")
+    );
+    Err(Error::new(ErrorKind::Conflict, text))
+}
+
+/// A derived key is a hash of the arguments: the same key means the same arguments.
+fn key_proves_args(entry: &Entry, intent: &Prepared<'_>) -> bool {
+    intent.is_derived() && key::has_derived_shape(&entry.operation, &entry.idempotency_key)
+}
+
+struct StoredContent {
+    method: String,
+    args_hash: Option<String>,
+}
+
+/// A row that plain SQL wrote without `args_hash` has its payload for arguments.
+fn stored_content(conn: &Connection, id: i64) -> Result<StoredContent> {
+    let mut statement = conn.prepare_cached(
+        "SELECT method, args_hash, CASE WHEN args_hash IS NULL THEN payload END
+         FROM main.outbox WHERE id = ?1",
+    )?;
+    let (method, args_hash, payload) = statement.query_row([id], |row| {
+        Ok((row.get(0)?, row.get::<_, Option<String>>(1)?, row.get::<_, Option<String>>(2)?))
+    })?;
+    let hash_of = |payload: String| {
+        canonical::canonical_text("payload", &payload).ok().map(|args| key::args_hash(&args))
+    };
+    Ok(StoredContent { method, args_hash: args_hash.or_else(|| payload.and_then(hash_of)) })
+}
+
+pub(crate) const ID_OF_KEY: &str = "
+    SELECT id FROM main.outbox WHERE tenant_id = ?1 AND idempotency_key = ?2";
+
+pub(crate) fn id_of_key(conn: &Connection, tenant: &str, key: &str) -> Result<Option<i64>> {
+    let mut statement = conn.prepare_cached(ID_OF_KEY)?;
+    Ok(statement.query_row([tenant, key], |row| row.get(0)).optional()?)
+}
+
+pub(crate) const ID_OF_VERSION: &str = "
+    SELECT id, idempotency_key FROM main.outbox
+    WHERE tenant_id = ?1 AND operation = ?2 AND entity_id = ?3 AND intent_version = ?4
+      AND is_derived";
+
+fn id_of_version(conn: &Connection, intent: &Prepared<'_>) -> Result<Option<(i64, String)>> {
+    let mut statement = conn.prepare_cached(ID_OF_VERSION)?;
+    let found = statement.query_row(
+        (intent.tenant_id(), intent.operation(), intent.entity_id(), intent.intent_version()),
+        |row| Ok((row.get(0)?, row.get(1)?)),
+    );
+    Ok(found.optional()?)
+}
+
+pub(crate) const UNSETTLED_VERSION: &str = "
+    SELECT id FROM main.outbox o
+    WHERE tenant_id = ?1 AND operation = ?2 AND entity_id = ?3 AND intent_version < ?4
+      AND is_derived AND NOT EXISTS (SELECT 1 FROM main.outbox_receipt r WHERE r.id = o.id)
+    ORDER BY intent_version DESC LIMIT 1";
+
+/// The latest earlier version of the same action that is not settled.
+pub(crate) fn unsettled_version(conn: &Connection, intent: &Prepared<'_>) -> Result<Option<i64>> {
+    if intent.intent_version() == 1 {
+        return Ok(None);
+    }
+    let mut statement = conn.prepare_cached(UNSETTLED_VERSION)?;
+    let found = statement.query_row(
+        (intent.tenant_id(), intent.operation(), intent.entity_id(), intent.intent_version()),
+        |row| row.get(0),
+    );
+    Ok(found.optional()?)
+}
+
+/// The schema's guards name the field themselves.
+fn explain(refused: rusqlite::Error) -> Error {
+    let text = match &refused {
+        rusqlite::Error::SqliteFailure(_, Some(text)) => text.clone(),
+        other => other.to_string(),
+    };
+    let text = text.strip_prefix("outbox.").unwrap_or(&text).to_owned();
+    Error::new(ErrorKind::Invalid, text).with_source(refused)
+}

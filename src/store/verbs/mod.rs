@@ -1,0 +1,8 @@
+//! The verbs of applications, webhooks and persons, in the caller's transaction or one of their own.
+
+pub(crate) mod enqueue;
+pub(crate) mod inbox;
+pub(crate) mod replay;
+pub(crate) mod resolve;
+pub(crate) mod revise;
+pub(crate) mod withdraw;

@@ -1,0 +1,174 @@
+//! Changing one's mind: a new version takes the place of one that was surely not applied.
+
+use rusqlite::{Connection, OptionalExtension, named_params};
+
+use crate::core::intent::{Intent, Prepared};
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::EventKind;
+use crate::store::savepoint;
+use crate::store::tables::ordering;
+use crate::store::verbs::enqueue;
+use crate::store::verbs::enqueue::Enqueued;
+use crate::store::verbs::withdraw::{By, OperatorRow, find, withdraw};
+
+/// What a revision must have in common with what it revises.
+#[derive(Debug)]
+pub(crate) struct Revised {
+    row: OperatorRow,
+    tenant_id: String,
+    operation: String,
+    entity_id: String,
+    ordering_key: Option<String>,
+    version: i64,
+}
+
+impl Revised {
+    /// Reads the intent that is to be revised, if it is the version the caller believes it to be.
+    pub fn find(conn: &Connection, id: i64, expected_version: i64) -> Result<Self> {
+        let row = find(conn, id)?;
+        let mut statement = conn.prepare_cached(
+            "SELECT tenant_id, operation, entity_id, ordering_key, intent_version
+             FROM main.outbox WHERE id = ?1",
+        )?;
+        let revised = statement.query_row([id], |found| {
+            Ok(Self {
+                row,
+                tenant_id: found.get(0)?,
+                operation: found.get(1)?,
+                entity_id: found.get(2)?,
+                ordering_key: found.get(3)?,
+                version: found.get(4)?,
+            })
+        })?;
+        if revised.version != expected_version {
+            let version = revised.version;
+            let text = format!("intent {id} is version {version}, not {expected_version}");
+            return Err(Error::new(ErrorKind::Refused, text));
+        }
+        Ok(revised)
+    }
+
+    /// The caller's intent as the next version of this one.
+    pub fn next(&self, intent: &Intent) -> Intent {
+        let next = intent.clone().version(self.version.saturating_add(1));
+        match &self.ordering_key {
+            Some(key) if !next.has_ordering_key() => next.ordering_key(key),
+            _ => next,
+        }
+    }
+
+    fn check(&self, next: &Prepared<'_>) -> Result<()> {
+        let fields = [
+            ("tenant", next.tenant_id() == self.tenant_id),
+            ("operation", next.operation() == self.operation),
+            ("entity", next.entity_id() == self.entity_id),
+            ("ordering_key", next.ordering_key() == self.ordering_key.as_deref()),
+        ];
+        match fields.into_iter().find(|(_, is_same)| !is_same) {
+            Some((field, _)) => {
+                let id = self.row.id;
+                let why =
+                    format!("a revision of intent {id} must have the same; enqueue another action");
+                Err(Error::invalid(field, why))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Writes the next version in the place of the one before, and withdraws that.
+pub(crate) fn revise(
+    conn: &Connection,
+    revised: &Revised,
+    next: &Prepared<'_>,
+    by: By<'_>,
+    now: i64,
+) -> Result<Enqueued> {
+    revised.check(next)?;
+    let old = &revised.row;
+    if let Some(successor) = successor(conn, old.id)? {
+        return asked_before(conn, old, successor, next);
+    }
+    old.check_withdrawable().and_then(|()| check_doubt(old))?;
+    savepoint::all_or_nothing(conn, || {
+        let enqueued = enqueue::enqueue(conn, next)?;
+        let Enqueued::New { id, key, .. } = enqueued else {
+            let text = format!(
+                "version {} exists as intent {} already, beside intent {} and not in its place",
+                next.intent_version(),
+                enqueued.id(),
+                old.id
+            );
+            return Err(Error::new(ErrorKind::Conflict, text));
+        };
+        take_over(conn, old, id)?;
+        let reason = match by.1 {
+            Some(reason) => format!("revised by intent {id}: {reason}"),
+            None => format!("revised by intent {id}"),
+        };
+        withdraw(conn, old, EventKind::Revised, (by.0, Some(&reason)), now)?;
+        if old.is_keyed && !ordering::take_place(conn, id)? {
+            let_act(conn, id)?;
+        }
+        // What it revises is withdrawn; a version before that may still be there.
+        let unsettled_version = enqueue::unsettled_version(conn, next)?;
+        Ok(Enqueued::New { id, key, unsettled_version })
+    })
+}
+
+/// What is dead was not applied; but it may have been given up while in doubt.
+fn check_doubt(old: &OperatorRow) -> Result<()> {
+    if old.facts.in_doubt_since.is_none() {
+        return Ok(());
+    }
+    let text = format!("intent {} is {}: it may have been applied", old.id, old.status);
+    Err(Error::new(ErrorKind::TooLate, text))
+}
+
+/// The same revision again is the one that was made.
+fn asked_before(
+    conn: &Connection,
+    old: &OperatorRow,
+    successor: i64,
+    next: &Prepared<'_>,
+) -> Result<Enqueued> {
+    if enqueue::id_of_key(conn, next.tenant_id(), &next.key)? == Some(successor) {
+        return enqueue::enqueue(conn, next);
+    }
+    let text = format!("intent {} is revised already, by intent {successor}", old.id);
+    Err(Error::new(ErrorKind::TooLate, text))
+}
+
+pub(crate) const SUCCESSOR: &str = "SELECT id FROM main.outbox_revision WHERE revises = ?1";
+
+fn successor(conn: &Connection, id: i64) -> Result<Option<i64>> {
+    let mut statement = conn.prepare_cached(SUCCESSOR)?;
+    Ok(statement.query_row([id], |row| row.get(0)).optional()?)
+}
+
+/// Gives the new version the old one's place in the line, and records where it comes from.
+fn take_over(conn: &Connection, old: &OperatorRow, id: i64) -> Result<()> {
+    let mut insert = conn.prepare_cached(
+        "INSERT INTO main.outbox_revision (id, revises, position)
+         VALUES (:id, :old, coalesce((SELECT position FROM main.outbox_keyed WHERE id = :old),
+                                     (SELECT position FROM main.outbox_revision WHERE id = :old), :old))",
+    )?;
+    insert.execute(named_params! { ":id": id, ":old": old.id })?;
+    let mut place = conn.prepare_cached(
+        "UPDATE main.outbox_keyed
+         SET position = (SELECT position FROM main.outbox_revision WHERE id = ?1) WHERE id = ?1",
+    )?;
+    place.execute([id])?;
+    Ok(())
+}
+
+/// The first of its line has a row that can come due.
+fn let_act(conn: &Connection, id: i64) -> Result<()> {
+    let mut statement = conn.prepare_cached(
+        "INSERT INTO main.outbox_lease (id, operation, state, due_at)
+         SELECT id, operation, 'pending', available_at FROM main.outbox WHERE id = ?1
+         ON CONFLICT (id) DO NOTHING",
+    )?;
+    statement.execute([id])?;
+    Ok(())
+}

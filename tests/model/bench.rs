@@ -1,0 +1,205 @@
+//! A real file with three connections, used for one sequence after the other.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+use tempfile::TempDir;
+
+use super::downstream::{TIME_LIMIT, WINDOW};
+use super::model::SETTLE;
+use super::verb::Move;
+use crate::clock::Clock;
+use crate::core::backoff::{Backoff, Jitter};
+use crate::core::contract::{Downstream, OnDead};
+use crate::core::decide::Policy;
+use crate::core::flow::Limits;
+use crate::store::tables::contract::{Contract, register};
+use crate::store::{Rules, Store, connection};
+use crate::testing::ManualClock;
+
+pub(crate) const OPERATIONS: [&str; 3] = ["deduplicates", "looked_up", "unprotected"];
+
+/// Where the clock of every sequence starts.
+const START: i64 = 1_800_000_000_000;
+
+const GIVE_UP_AFTER: Duration = Duration::from_secs(100_000);
+
+/// What is broken on purpose, to show that the checks see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mutant {
+    /// An outcome is written whatever claim the row is under.
+    NoTokenCompare,
+    /// Nobody knows that the downstream forgets keys.
+    NoWindow,
+    /// Every row of an ordering key can come due.
+    TwoHeads,
+}
+
+/// What differs between sequences beside what happens in them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Setup(pub u16);
+
+impl Setup {
+    pub fn random(rng: &mut fastrand::Rng) -> Self {
+        Self(rng.u16(0..1 << 10))
+    }
+
+    /// Whether somebody sets the wall clock in it.
+    pub fn has_jumps(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// Whether persons act in it, and how many intents there are at most: the fewer, the more
+    /// happens to each.
+    pub fn has_persons(self) -> bool {
+        self.0 & 128 == 0
+    }
+
+    pub fn rows_max(self) -> usize {
+        [100, 2, 3, 6][usize::from(self.0 >> 8 & 3)]
+    }
+
+    fn on_dead(self, operation: usize) -> OnDead {
+        if self.0 >> (1 + operation) & 1 == 0 { OnDead::Block } else { OnDead::Continue }
+    }
+
+    /// The first two may bind their ids, and then at one provider.
+    pub fn binds(self, operation: usize) -> bool {
+        operation < 2 && self.0 & 16 != 0
+    }
+
+    fn reconciles(self, operation: usize) -> bool {
+        operation == 1 || operation == 0 && self.0 & 32 != 0
+    }
+
+    fn breaker_after(self) -> Option<u32> {
+        (self.0 & 64 != 0).then_some(3)
+    }
+}
+
+/// What the downstream of an operation really promises.
+pub(crate) fn downstream(operation: usize) -> Downstream {
+    match operation {
+        0 => Downstream::DeduplicatesByKey { window: WINDOW },
+        _ => Downstream::Unprotected,
+    }
+}
+
+pub(crate) struct Bench {
+    pub person: Connection,
+    pub relays: [Connection; 2],
+    pub clock: ManualClock,
+    /// The moves that were made in all sequences.
+    pub moves: BTreeSet<Move>,
+    mutant: Option<Mutant>,
+    _dir: TempDir,
+}
+
+impl Bench {
+    pub fn new(mutant: Option<Mutant>) -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("app.db");
+        let store = Store::open(&path, true).expect("a file");
+        let open = || {
+            let conn = connection::open_own(&path).expect("a connection");
+            // What is tested is no crash of the machine.
+            conn.execute_batch("PRAGMA synchronous = OFF").expect("a pragma");
+            conn.set_prepared_statement_cache_capacity(128);
+            conn
+        };
+        let (person, relays) = (open(), [open(), open()]);
+        drop(store);
+        if mutant == Some(Mutant::TwoHeads) {
+            person.execute_batch(TWO_HEADS).expect("a trigger");
+        }
+        let (clock, moves) = (ManualClock::at(START), BTreeSet::new());
+        Self { person, relays, clock, moves, mutant, _dir: dir }
+    }
+
+    /// Empties the file and registers the operations. Returns the rules that hold.
+    pub fn reset(&mut self, setup: Setup) -> Vec<Rules> {
+        self.person.execute_batch(EMPTY).expect("an empty file");
+        self.clock = ManualClock::at(START);
+        (0..OPERATIONS.len()).map(|operation| self.register(operation, setup)).collect()
+    }
+
+    fn register(&mut self, operation: usize, setup: Setup) -> Rules {
+        let mut promised = downstream(operation);
+        if self.mutant == Some(Mutant::NoWindow) && operation == 0 {
+            promised = Downstream::DeduplicatesByKey { window: 100_000 * WINDOW };
+        }
+        let own = Contract {
+            downstream: promised,
+            on_dead: Some(setup.on_dead(operation)),
+            provider: setup.binds(operation).then(|| "provider".into()),
+            owner: None,
+            key_recipe: None,
+            limits: Limits::default(),
+            time_limit: Some(TIME_LIMIT),
+            attempts_max: Some(4),
+            give_up_after: Some(GIVE_UP_AFTER),
+            reconciles: setup.reconciles(operation),
+            binds: setup.binds(operation),
+        };
+        let name = OPERATIONS[operation];
+        let now = self.clock.now();
+        let holds = register(&mut self.person, name, &own, &[], false, now).expect("a contract");
+        Rules {
+            operation: name.to_owned(),
+            policy: policy(holds.downstream, setup.reconciles(operation)),
+            on_dead: holds.on_dead(),
+            breaker_after: setup.breaker_after(),
+        }
+    }
+
+    pub fn shared_clock(&self) -> Arc<dyn Clock> {
+        Arc::new(self.clock.clone())
+    }
+}
+
+fn policy(downstream: Downstream, reconciles: bool) -> Policy {
+    let (base, cap) = (Duration::from_secs(2), Duration::from_secs(3600));
+    Policy {
+        downstream,
+        backoff: Backoff::Exponential { base, cap, jitter: Jitter::None },
+        attempts_max: 4,
+        give_up_after: GIVE_UP_AFTER,
+        retry_after_max: Duration::from_secs(3600),
+        time_limit: TIME_LIMIT,
+        reconciles,
+        settle_delay: SETTLE,
+        lookups_max: 4,
+    }
+}
+
+pub(crate) fn begin(conn: &mut Connection) -> rusqlite::Result<Transaction<'_>> {
+    conn.transaction_with_behavior(TransactionBehavior::Immediate)
+}
+
+/// With receipts for all of them, the guards let the intents go.
+const EMPTY: &str = "
+    BEGIN IMMEDIATE;
+    INSERT OR IGNORE INTO outbox_receipt (id, status, finished_at, attempts)
+    SELECT id, 'cancelled', 0, 0 FROM outbox;
+    DELETE FROM outbox;
+    DELETE FROM outbox_keyed;
+    DELETE FROM outbox_lease;
+    DELETE FROM outbox_lost;
+    DELETE FROM outbox_settled;
+    DELETE FROM outbox_operation;
+    DELETE FROM outbox_operation_event;
+    DELETE FROM sqlite_sequence;
+    UPDATE outbox_meta SET token = 0;
+    COMMIT";
+
+const TWO_HEADS: &str = "
+    DROP TRIGGER outbox_insert_keyed;
+    CREATE TRIGGER outbox_insert_keyed AFTER INSERT ON outbox WHEN NEW.ordering_key IS NOT NULL
+    BEGIN
+        INSERT INTO outbox_lease (id, operation, state, due_at)
+        VALUES (NEW.id, NEW.operation, 'pending', NEW.available_at);
+        INSERT INTO outbox_keyed (tenant_id, ordering_key, position, id)
+        VALUES (NEW.tenant_id, NEW.ordering_key, NEW.id, NEW.id);
+    END";

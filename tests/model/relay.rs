@@ -1,0 +1,363 @@
+//! The two relays: what they claim, begin, report, and take with them when they crash.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::bench::{Mutant, OPERATIONS, begin, downstream};
+use super::check::{Checked, Done, Violation, violation};
+use super::model::{Promise, SETTLE};
+use super::op::Answer;
+use super::sequence::{LEASE_MS, Machine};
+use super::snapshot::Snapshot;
+use super::verb::Verb;
+use crate::clock::Clock;
+use crate::core::contract::Downstream;
+use crate::core::outcome::{Failure, Finding, Outcome, Receipt};
+use crate::core::status::Status;
+use crate::error::Result as Fallible;
+use crate::handler::Delivery;
+use crate::relay::{Doubts, may_begin};
+use crate::store::relay::tx::{Rules, Step};
+use crate::store::{ClaimRequest, Record, Told};
+
+/// One relay process.
+#[derive(Default)]
+pub(crate) struct Relay {
+    pub owner: String,
+    pub held: Vec<Flight>,
+    doubts: Doubts,
+}
+
+/// What a relay holds, as far as it knows.
+pub(crate) struct Flight {
+    pub delivery: Arc<Delivery>,
+    begun: Option<Begun>,
+}
+
+/// What a worker will say, and since when it has worked.
+struct Begun {
+    told: Told,
+    at: Duration,
+    /// It sends only just before it reports or ends.
+    sends_late: bool,
+}
+
+impl Relay {
+    pub fn new(owner: String) -> Self {
+        Self { owner, ..Self::default() }
+    }
+}
+
+impl Machine<'_> {
+    /// One transaction of a relay.
+    fn step<T>(
+        &mut self,
+        relay: usize,
+        f: impl FnOnce(&mut Step<'_>, &[Rules], &dyn Fn(&str) -> bool) -> Fallible<T>,
+    ) -> Checked<T> {
+        let clock = self.bench.shared_clock();
+        let (now, passed) = (clock.now(), clock.monotonic());
+        let alive = self.relays.each_ref().map(|relay| relay.owner.clone());
+        let owner = &alive[relay];
+        let tx = begin(&mut self.bench.relays[relay])?;
+        let mut step = Step::begun(tx, owner, now, clock);
+        let is_alive = |owner: &str| alive.iter().any(|known| known == owner);
+        let value = f(&mut step, &self.rules, &is_alive)?;
+        let stepped = step.commit()?;
+        for event in &stepped.events {
+            self.relays[relay].doubts.note(event, passed);
+        }
+        Ok(value)
+    }
+
+    pub fn claim(&mut self, relay: usize, operation: usize, limit: usize) -> Checked<Done> {
+        let holds_nothing = self.relays[relay].held.is_empty();
+        let claimed = self.step(relay, |step, rules, _| {
+            step.check_schema()?;
+            step.claim(&request(&rules[operation], limit, holds_nothing))
+        })?;
+        self.check_tokens(&claimed.deliveries)?;
+        for delivery in claimed.deliveries {
+            let id = delivery.id;
+            if !self.before.is_head(id) {
+                return violation("only_heads_act", format!("intent {id} is claimed"));
+            }
+            if self.model.unwanted.contains(&id) {
+                return violation("nothing_unwanted_is_sent", format!("intent {id} is claimed"));
+            }
+            self.check_promise(&delivery)?;
+            let owner = &self.relays[relay].owner;
+            self.model.hand_out(id, delivery.token, owner, delivery.facts.claimed_at);
+            self.relays[relay].held.push(Flight { delivery, begun: None });
+        }
+        Ok(Done { verb: Verb::Claim, row: None, may_be_silent: false })
+    }
+
+    pub fn claim_lookups(&mut self, relay: usize, operation: usize, limit: usize) -> Checked<Done> {
+        let found = self.step(relay, |step, rules, is_alive| {
+            step.claim_lookups(&request(&rules[operation], limit, false), is_alive)
+        })?;
+        self.check_tokens(&found)?;
+        let passed = self.bench.clock.monotonic();
+        for delivery in found {
+            let relay = &mut self.relays[relay];
+            relay.doubts.note_lookup(&delivery, passed);
+            relay.held.push(Flight { delivery, begun: None });
+        }
+        Ok(Done { verb: Verb::ClaimLookup, row: None, may_be_silent: false })
+    }
+
+    /// Within one transaction tokens are equal, and greater than all before.
+    fn check_tokens(&mut self, claimed: &[Arc<Delivery>]) -> Checked {
+        let Some(token) = claimed.first().map(|delivery| delivery.token) else { return Ok(()) };
+        if claimed.iter().any(|delivery| delivery.token != token) || token <= self.token {
+            return violation("tokens_rise", format!("{token} after {}", self.token));
+        }
+        self.token = token;
+        Ok(())
+    }
+
+    fn check_promise(&self, delivery: &Delivery) -> Checked {
+        let promise = Promise {
+            downstream: downstream(operation_of(delivery)),
+            has_jumps: self.setup.has_jumps(),
+        };
+        let now = self.bench.clock.now();
+        match self.model.forbids(delivery.id, delivery.token, promise, now) {
+            Some(text) => violation("promise", text),
+            None => Ok(()),
+        }
+    }
+
+    /// Which of the deliveries that a relay holds, or else the other, of those that are (not) begun.
+    pub fn held(&self, relay: u8, nth: u8, is_begun: bool) -> Option<(usize, usize)> {
+        let relay = usize::from(relay);
+        [relay, 1 - relay].into_iter().find_map(|relay| {
+            let held = self.relays[relay].held.iter().enumerate();
+            let fit: Vec<usize> =
+                held.filter(|(_, f)| f.begun.is_some() == is_begun).map(|(at, _)| at).collect();
+            (!fit.is_empty()).then(|| (relay, fit[usize::from(nth) % fit.len()]))
+        })
+    }
+
+    /// A worker begins, if it still may; what it may not begin is given back.
+    pub fn begin(&mut self, relay: usize, at: usize, answer: Answer) -> Checked<Option<Done>> {
+        let delivery = Arc::clone(&self.relays[relay].held[at].delivery);
+        let policy = Arc::new(self.rules[operation_of(&delivery)].policy.clone());
+        if !may_begin(&delivery, &policy, &self.bench.clock) {
+            return self.release(relay, at).map(Some);
+        }
+        let told = if delivery.lookup.is_some() {
+            Told::Finding(self.found(&delivery, answer), Duration::ZERO)
+        } else {
+            self.check_promise(&delivery)?;
+            Told::Outcome(self.sent(&delivery, answer))
+        };
+        let sends_late = answer == Answer::Suspended && delivery.lookup.is_none();
+        let at_time = self.bench.clock.monotonic();
+        self.relays[relay].held[at].begun = Some(Begun { told, at: at_time, sends_late });
+        Ok(None)
+    }
+
+    /// Asks the system of record, which knows what was applied until now.
+    fn found(&self, delivery: &Delivery, answer: Answer) -> Finding {
+        match answer {
+            Answer::NotSent => Finding::NotAsked(failure("connect")),
+            Answer::Transient | Answer::NeedsReview => Finding::Inconclusive(failure("lookup")),
+            _ => match self.downstreams.effects(delivery.id).last() {
+                Some(effect) => Finding::Applied(Receipt::new().downstream_id(effect)),
+                None => Finding::NotApplied,
+            },
+        }
+    }
+
+    fn sent(&mut self, delivery: &Delivery, answer: Answer) -> Outcome {
+        let (id, now) = (delivery.id, self.bench.clock.monotonic());
+        let deduplicates = downstream(operation_of(delivery)) != Downstream::Unprotected;
+        let another = self.downstreams.effect_of_another(id);
+        match answer {
+            Answer::SucceedsAsAnother if another.is_some() => {
+                self.model.hearsay.insert(id);
+                Outcome::Succeeded(Receipt::new().downstream_id(another.unwrap_or_default()))
+            }
+            Answer::Succeeds | Answer::SucceedsAsAnother => {
+                let effect = self.downstreams.apply(id, deduplicates, now);
+                Outcome::Succeeded(Receipt::new().downstream_id(effect))
+            }
+            Answer::SucceedsWithoutId => {
+                self.downstreams.apply(id, deduplicates, now);
+                Outcome::Succeeded(Receipt::new())
+            }
+            Answer::NotSent => Outcome::NotSent(failure("connect")),
+            Answer::Vanishes | Answer::Suspended => Outcome::MaybeSent(failure("timeout")),
+            Answer::Applied => {
+                self.downstreams.apply(id, deduplicates, now);
+                Outcome::MaybeSent(failure("timeout"))
+            }
+            Answer::Lingers => {
+                self.downstreams.linger(id, deduplicates, now);
+                Outcome::MaybeSent(failure("timeout"))
+            }
+            Answer::Transient => Outcome::Transient(failure("transient")),
+            Answer::Limited => Outcome::Limited(failure("limited")),
+            Answer::Unauthorized => Outcome::Unauthorized(failure("auth")),
+            Answer::Rejected => Outcome::Rejected(failure("permanent")),
+            Answer::NeedsReview => Outcome::NeedsReview(failure("success_when")),
+            Answer::NeedsReviewApplied => {
+                self.downstreams.apply(id, deduplicates, now);
+                Outcome::NeedsReview(failure("success_when"))
+            }
+        }
+    }
+
+    /// A request of a process that was suspended leaves at last, and takes its time. Where keys are
+    /// forgotten nobody promises anything about such a one.
+    fn send_late(&mut self, flight: &Flight) {
+        let is_unprotected = downstream(operation_of(&flight.delivery)) == Downstream::Unprotected;
+        if is_unprotected && flight.begun.as_ref().is_some_and(|begun| begun.sends_late) {
+            let now = self.bench.clock.monotonic();
+            self.downstreams.linger(flight.delivery.id, false, now);
+        }
+    }
+
+    /// Records what a worker has said.
+    pub fn report(&mut self, relay: usize, at: usize) -> Checked<Done> {
+        let flight = self.relays[relay].held.remove(at);
+        self.send_late(&flight);
+        let Flight { delivery, begun } = flight;
+        let Some(Begun { told, at: began, .. }) = begun else {
+            return violation("harness", "it was not begun");
+        };
+        let (id, token) = (delivery.id, delivery.token);
+        let (told, verb, may_be_silent) = match told {
+            Told::Outcome(outcome) => {
+                self.learn(id, token, &outcome);
+                let is_probe = self.is_probe(id, token)?;
+                (Told::Outcome(outcome), Verb::Record, is_probe)
+            }
+            Told::Finding(finding, _) => {
+                let known_for = self.relays[relay].doubts.known_for(&delivery, began);
+                if finding == Finding::NotApplied {
+                    self.believed = Some((id, known_for >= SETTLE));
+                }
+                (Told::Finding(finding, known_for), Verb::Find, false)
+            }
+        };
+        let delivery = self.broken_delivery(delivery);
+        let record = Record { delivery, told, roll: 0.5 };
+        self.step(relay, |step, rules, is_alive| {
+            let rules = &rules[operation_of(&record.delivery)];
+            step.record(&record, rules, is_alive)
+        })?;
+        Ok(Done { verb, row: Some(id), may_be_silent })
+    }
+
+    fn learn(&mut self, id: i64, token: i64, outcome: &Outcome) {
+        self.model.reported(id, token);
+        if outcome.is_not_applied() {
+            self.model.not_applied(id, token);
+        }
+    }
+
+    /// What a store without the comparison of tokens would write to.
+    fn broken_delivery(&self, delivery: Arc<Delivery>) -> Arc<Delivery> {
+        let row = self.before.rows.get(&delivery.id).filter(|row| row.status == Status::InFlight);
+        let token = row.and_then(|row| row.lease.as_ref()).and_then(|lease| lease.token);
+        match token.filter(|_| self.mutant == Some(Mutant::NoTokenCompare)) {
+            Some(token) => Arc::new(Delivery { token, ..Delivery::clone(&delivery) }),
+            None => delivery,
+        }
+    }
+
+    fn is_probe(&self, id: i64, token: i64) -> Checked<bool> {
+        let mut statement = self.bench.person.prepare_cached(
+            "SELECT EXISTS (SELECT 1 FROM outbox_operation WHERE probe_id = ?1 AND probe_token = ?2)",
+        )?;
+        Ok(statement.query_row((id, token), |row| row.get(0))?)
+    }
+
+    /// Gives back what no worker has begun.
+    pub fn release(&mut self, relay: usize, at: usize) -> Checked<Done> {
+        let Flight { delivery, .. } = self.relays[relay].held.remove(at);
+        self.model.not_applied(delivery.id, delivery.token);
+        self.step(relay, |step, _, _| step.release(&delivery))?;
+        Ok(Done { verb: Verb::Release, row: Some(delivery.id), may_be_silent: true })
+    }
+
+    pub fn renew(&mut self, relay: usize) -> Checked<Done> {
+        let held: Vec<_> =
+            self.relays[relay].held.iter().map(|f| Arc::clone(&f.delivery)).collect();
+        let renewed = self.step(relay, |step, _, _| {
+            held.iter().map(|delivery| step.renew(delivery, LEASE_MS)).collect::<Fallible<Vec<_>>>()
+        })?;
+        for (delivery, is_held) in held.iter().zip(renewed) {
+            if is_held {
+                delivery.lease.extend_to(self.bench.clock.now() + LEASE_MS);
+            } else {
+                delivery.lease.revoke();
+            }
+        }
+        Ok(Done { verb: Verb::Other, row: None, may_be_silent: false })
+    }
+
+    /// Takes a row back whose handler may never return; it may yet.
+    pub fn abandon(&mut self, relay: usize, at: usize) -> Checked<Done> {
+        let delivery = Arc::clone(&self.relays[relay].held[at].delivery);
+        self.step(relay, |step, rules, _| {
+            step.abandon(&delivery, &rules[operation_of(&delivery)])
+        })?;
+        delivery.lease.revoke();
+        Ok(Done { verb: Verb::Recover, row: Some(delivery.id), may_be_silent: false })
+    }
+
+    pub fn recover(&mut self, relay: usize) -> Checked<Done> {
+        self.step(relay, |step, rules, _| {
+            rules.iter().try_for_each(|rules| step.recover(rules).map(drop))
+        })?;
+        Ok(Done { verb: Verb::Recover, row: None, may_be_silent: false })
+    }
+
+    pub fn crash(&mut self, relay: usize) {
+        for flight in std::mem::take(&mut self.relays[relay].held) {
+            self.send_late(&flight);
+        }
+        self.generation += 1;
+        self.relays[relay] = Relay::new(format!("relay-{relay}-{}", self.generation));
+    }
+
+    /// What followed from a finding that nothing was applied, once it is written.
+    pub fn heed_finding(&mut self, after: &Snapshot) -> Checked {
+        let Some((id, is_settled)) = self.believed.take() else { return Ok(()) };
+        let goes_on =
+            matches!(after.status(id), Some(Status::Pending | Status::Dead | Status::Cancelled));
+        if self.before.status(id) != Some(Status::Unknown) || !goes_on {
+            return Ok(());
+        }
+        let alive = self.relays.each_ref().map(|relay| &relay.owner);
+        let is_alive = |owner: &str| alive.iter().any(|known| *known == owner);
+        if !is_settled || self.model.may_be_on_its_way(id, is_alive) {
+            return violation("promise", format!("intent {id}: a finding was believed too early"));
+        }
+        self.model.cleared(id);
+        Ok(())
+    }
+}
+
+impl From<crate::error::Error> for Violation {
+    fn from(error: crate::error::Error) -> Self {
+        Self { check: "no_errors", text: error.to_string() }
+    }
+}
+
+pub(crate) fn operation_of(delivery: &Delivery) -> usize {
+    OPERATIONS.iter().position(|name| *name == delivery.operation).unwrap_or_default()
+}
+
+fn request(rules: &Rules, limit: usize, holds_nothing: bool) -> ClaimRequest<'_> {
+    let (bytes, shard, lease_ms) = (1 << 20, (0, 1), LEASE_MS);
+    ClaimRequest { rules, limit, bytes, shard, lease_ms, holds_nothing }
+}
+
+fn failure(class: &'static str) -> Failure {
+    Failure::new(class, "as the sequence says")
+}
