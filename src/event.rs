@@ -1,6 +1,7 @@
 //! What observers are told, after it is durable, and what can be read back of it.
 
 use crate::core::status::Status;
+use crate::core::word::words;
 
 /// One line of an intent's audit trail. It never holds a payload or a header's value, but for the
 /// two that say which agent run and which version of a tool asked.
@@ -47,64 +48,39 @@ pub struct Event {
     pub args_hash: Option<String>,
 }
 
-/// Defines the kinds once, so that no list of them can miss one.
-macro_rules! kinds {
-    ($($(#[$doc:meta])* $name:ident = $word:literal,)*) => {
-        /// Why a line of the audit trail was written.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
-        pub enum EventKind {
-            $($(#[$doc])* $name,)*
-        }
-
-        impl EventKind {
-            /// The word used in the file and in JSON.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$name => $word,)*
-                }
-            }
-
-            /// The kind of that word, as [`as_str`](Self::as_str) prints it.
-            pub fn parse(word: &str) -> Option<Self> {
-                match word {
-                    $($word => Some(Self::$name),)*
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
-kinds! {
-    /// A handler reported an outcome.
-    Attempt = "attempt",
-    /// A lease ran out with no outcome recorded.
-    LeaseLost = "lease_lost",
-    /// The row came due, but may not be sent any more.
-    Withheld = "withheld",
-    /// The row cannot be read.
-    Unreadable = "unreadable",
-    /// An outcome came after the lease was lost; a success settled the row.
-    Late = "late",
-    /// A look-up said what became of it, or could not tell.
-    Reconciled = "reconciled",
-    /// A person said what became of it.
-    Resolved = "resolved",
-    /// The provider's own record said that it was applied.
-    Confirmed = "confirmed",
-    /// It has two different ids at the provider: it was carried out twice.
-    DuplicateEffect = "duplicate_effect",
-    /// The provider's id was given before it was sent.
-    Bound = "bound",
-    /// A person, or the application, ordered another round.
-    Replayed = "replayed",
-    /// A person, or the application, withdrew it.
-    Cancelled = "cancelled",
-    /// It was too late to withdraw it; it is not tried again.
-    CancelRequested = "cancel_requested",
-    /// A newer version took its place.
-    Revised = "revised",
-    /// A person let later intents of its ordering key go on.
-    Skipped = "skipped",
+words! {
+    /// Why a line of the audit trail was written.
+    #[non_exhaustive]
+    pub enum EventKind, "kind" {
+        /// A handler reported an outcome.
+        Attempt = "attempt",
+        /// A lease ran out with no outcome recorded.
+        LeaseLost = "lease_lost",
+        /// The row came due, but may not be sent any more.
+        Withheld = "withheld",
+        /// The row cannot be read.
+        Unreadable = "unreadable",
+        /// An outcome came after the lease was lost; a success settled the row.
+        Late = "late",
+        /// A look-up said what became of it, or could not tell.
+        Reconciled = "reconciled",
+        /// A person said what became of it.
+        Resolved = "resolved",
+        /// The provider's own record said that it was applied.
+        Confirmed = "confirmed",
+        /// It has two different ids at the provider: it was carried out twice.
+        DuplicateEffect = "duplicate_effect",
+        /// The provider's id was given before it was sent.
+        Bound = "bound",
+        /// A person, or the application, ordered another round.
+        Replayed = "replayed",
+        /// A person, or the application, withdrew it.
+        Cancelled = "cancelled",
+        /// It was too late to withdraw it; it is not tried again.
+        CancelRequested = "cancel_requested",
+        /// A newer version took its place.
+        Revised = "revised",
+        /// A person let later intents of its ordering key go on.
+        Skipped = "skipped",
+    }
 }

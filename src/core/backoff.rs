@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::word::words;
 use crate::error::{Error, Result};
 
 /// How the delays between tries grow.
@@ -21,16 +22,19 @@ pub enum Backoff {
     Schedule(Vec<Duration>),
 }
 
-/// How a delay is spread, so that rows which failed together do not come back together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Jitter {
-    /// Anywhere between zero and the delay.
-    #[default]
-    Full,
-    /// Between half the delay and the delay.
-    Equal,
-    /// Exactly the delay.
-    None,
+words! {
+    /// How a delay is spread, so that rows which failed together do not come back together.
+    #[derive(Default)]
+    #[non_exhaustive]
+    pub enum Jitter, "jitter" {
+        /// Anywhere between zero and the delay.
+        #[default]
+        Full = "full",
+        /// Between half the delay and the delay.
+        Equal = "equal",
+        /// Exactly the delay.
+        None = "none",
+    }
 }
 
 impl Default for Backoff {

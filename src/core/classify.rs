@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::contract::Downstream;
 use super::outcome::{Failure, Outcome, Receipt};
 use super::retry_after::RetryAfter;
+use super::word::words;
 
 /// An HTTP answer as far as it was read.
 #[derive(Debug, Clone)]
@@ -39,16 +40,18 @@ pub(crate) struct Rules {
     pub downstream_id: String,
 }
 
-/// What a 409 from this downstream means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnConflict {
-    /// A request with this key is being worked on: ask again shortly. The default where the
-    /// downstream deduplicates by key.
-    InProgress,
-    /// The effect is there already, because the id was chosen by the client.
-    Applied,
-    /// Refused for good.
-    Permanent,
+words! {
+    /// What a 409 from this downstream means.
+    #[non_exhaustive]
+    pub enum OnConflict, "on_conflict" {
+        /// A request with this key is being worked on: ask again shortly. The default where the
+        /// downstream deduplicates by key.
+        InProgress = "in_progress",
+        /// The effect is there already, because the id was chosen by the client.
+        Applied = "applied",
+        /// The request was refused for good.
+        Permanent = "permanent",
+    }
 }
 
 /// Reads an answer. `first` says that no earlier attempt of this budget may have reached the

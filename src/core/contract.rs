@@ -1,11 +1,19 @@
 //! What a downstream promises about repeated requests, stored in the file per operation.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::flow::PauseKind;
+use super::word::words;
+use crate::error::{Error, Result};
+
+const DEDUPLICATES: &str = "deduplicates";
+const UNPROTECTED: &str = "unprotected";
 
 /// What a downstream does when it gets the same request twice. There is no default: a wrong
 /// answer here is a double charge.
+///
+/// The enum is exhaustive on purpose: code that branches on the promise must answer a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Downstream {
     /// It applies a request once per idempotency key, and remembers the key for `window` from the
@@ -15,21 +23,78 @@ pub enum Downstream {
         /// How long the provider remembers a key.
         window: Duration,
     },
-    /// It applies every request it gets. Once one may have been applied, no other is sent by
-    /// itself.
+    /// It applies every request it gets. Once one may have been applied, no other is sent
+    /// automatically.
     Unprotected,
 }
 
 impl Downstream {
+    /// The contract of this word, as [`as_str`](Self::as_str) prints it, and the time for which the
+    /// downstream remembers a key: `deduplicates` needs one, `unprotected` must have none.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use sqlite_outbox::Downstream;
+    ///
+    /// let window = Duration::from_secs(24 * 3600);
+    /// let promise = Downstream::from_word("deduplicates", Some(window))?;
+    /// assert_eq!(promise, Downstream::DeduplicatesByKey { window });
+    /// assert!(Downstream::from_word("deduplicates", None).is_err());
+    /// # Ok::<(), sqlite_outbox::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Invalid`](crate::ErrorKind::Invalid) names `downstream` or `key_window`.
+    pub fn from_word(word: &str, window: Option<Duration>) -> Result<Self> {
+        match (word, window) {
+            (DEDUPLICATES, Some(window)) => Ok(Self::DeduplicatesByKey { window }),
+            (DEDUPLICATES, None) => {
+                let why = "is needed: for how long the downstream remembers a key, as the provider \
+                           publishes it";
+                Err(Error::invalid("key_window", why))
+            }
+            (UNPROTECTED, None) => Ok(Self::Unprotected),
+            (UNPROTECTED, Some(_)) => {
+                Err(Error::invalid("key_window", "an unprotected downstream remembers no keys"))
+            }
+            _ => {
+                let why = format!("{word:?} must be one of {DEDUPLICATES}, {UNPROTECTED}");
+                Err(Error::invalid("downstream", why))
+            }
+        }
+    }
+
+    /// The word in the file, in JSON and on the command line, without the window.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::DeduplicatesByKey { .. } => DEDUPLICATES,
+            Self::Unprotected => UNPROTECTED,
+        }
+    }
+
+    /// For how long the downstream remembers a key; `None` where it is unprotected.
+    pub const fn window(self) -> Option<Duration> {
+        match self {
+            Self::DeduplicatesByKey { window } => Some(window),
+            Self::Unprotected => None,
+        }
+    }
+
     /// The one of the two that allows less: `Unprotected`, else the shorter window.
     #[must_use]
-    pub fn stricter(self, other: Self) -> Self {
+    pub(crate) fn stricter(self, other: Self) -> Self {
         match (self, other) {
             (Self::DeduplicatesByKey { window: a }, Self::DeduplicatesByKey { window: b }) => {
                 Self::DeduplicatesByKey { window: a.min(b) }
             }
             _ => Self::Unprotected,
         }
+    }
+}
+
+impl fmt::Display for Downstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
     }
 }
 
@@ -78,14 +143,17 @@ pub struct StoredContract {
     pub paused_reason: Option<String>,
 }
 
-/// What a dead row does to later rows of its ordering key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnDead {
-    /// They wait until it is replayed, resolved or skipped.
-    #[default]
-    Block,
-    /// They go on without it.
-    Continue,
+words! {
+    /// What a dead intent does to later intents of its ordering key.
+    #[derive(Default)]
+    #[non_exhaustive]
+    pub enum OnDead, "on_dead" {
+        /// Later intents wait until it is replayed, resolved or skipped.
+        #[default]
+        Block = "block",
+        /// Later intents go on without it.
+        Continue = "continue",
+    }
 }
 
 impl OnDead {

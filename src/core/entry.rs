@@ -93,12 +93,19 @@ pub struct OperationStats {
     pub operation: String,
     /// Whether a relay has ever registered it. Intents of an unregistered operation wait.
     pub registered: bool,
-    /// How many are in each status, in the order of [`Status::ALL`]. Settled ones are counted
-    /// for ever, also after they are deleted.
-    pub counts: [u64; 7],
+    /// In the order of [`Status::ALL`].
+    pub(crate) counts: [u64; Status::ALL.len()],
     /// Since when the oldest claimable intent is due, in UTC milliseconds.
     pub oldest_due_at: Option<i64>,
     /// How many intents turned out to have been carried out twice: their provider knows them under
     /// two ids. Each has an event that names both.
     pub duplicate_effects: u64,
+}
+
+impl OperationStats {
+    /// How many intents are in this status. Settled ones are counted forever, also after they are
+    /// deleted.
+    pub fn count(&self, status: Status) -> u64 {
+        self.counts[status as usize]
+    }
 }

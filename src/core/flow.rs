@@ -9,6 +9,7 @@ use super::budget::{Left, UsedUp};
 use super::decide::CLOCK_SLACK_MS;
 use super::millis;
 use super::outcome::Outcome;
+use super::word::words;
 
 /// What the file says about the flow of one operation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -40,31 +41,21 @@ pub(crate) struct Pause {
     pub since: i64,
 }
 
-/// Who or what paused an operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum PauseKind {
-    /// A person, or the application.
-    Operator,
-    /// The downstream refused the credentials.
-    Auth,
-    /// Too many outcomes in a row did not reach the downstream, or may not have.
-    Breaker,
+words! {
+    /// Who or what paused an operation.
+    #[non_exhaustive]
+    pub enum PauseKind, "paused" {
+        /// A person, or the application.
+        Operator = "operator",
+        /// The downstream refused the credentials.
+        Auth = "auth",
+        /// The circuit breaker: too many outcomes in a row did not reach the downstream, or may not
+        /// have.
+        Breaker = "breaker",
+    }
 }
 
 impl PauseKind {
-    /// The word used in the file, in the CLI and in JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Operator => "operator",
-            Self::Auth => "auth",
-            Self::Breaker => "breaker",
-        }
-    }
-
-    pub(crate) fn parse(word: &str) -> Option<Self> {
-        [Self::Operator, Self::Auth, Self::Breaker].into_iter().find(|kind| kind.as_str() == word)
-    }
-
     /// How long it is until a probe at most; a person's pause is as long as it is.
     fn longest_wait(self) -> Option<i64> {
         match self.probe_backoff() {

@@ -29,6 +29,7 @@ pub(crate) mod retry_after;
 pub(crate) mod shard;
 pub(crate) mod status;
 pub(crate) mod why;
+pub(crate) mod word;
 
 /// A duration in whole milliseconds, saturating.
 pub(crate) fn millis(duration: std::time::Duration) -> i64 {

@@ -9,60 +9,41 @@ use super::decide::{Withheld, why_no_repeat};
 use super::flow::{Closed, Pause, PauseKind};
 use super::status::Status;
 use super::utc;
+use super::word::words;
 
-/// Defines the rules once, so that no list of them can miss one.
-macro_rules! rules {
-    ($($(#[$doc:meta])* $name:ident = $word:literal,)*) => {
-        /// What keeps an intent from being sent now, in the order in which it is asked.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub(crate) enum Rule {
-            $($(#[$doc])* $name,)*
-        }
-
-        impl Rule {
-            #[cfg(test)]
-            pub const ALL: &[Self] = &[$(Self::$name,)*];
-
-            /// The word used in the CLI and in JSON.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$name => $word,)*
-                }
-            }
-        }
-    };
-}
-
-rules! {
-    Settled = "settled",
-    Dead = "dead",
-    Unknown = "unknown",
-    NeedsReview = "needs_review",
-    InFlight = "in_flight",
-    /// Behind an earlier one of its ordering key.
-    Queued = "queued",
-    NotRegistered = "not_registered",
-    NotDue = "not_due",
-    Unreadable = "unreadable",
-    Expired = "expired",
-    InDoubt = "in_doubt",
-    /// Somebody wanted to cancel it.
-    CancelRequested = "cancel_requested",
-    /// Another relay has lowered their number since.
-    Attempts = "attempts",
-    Paused = "paused",
-    Probing = "probing",
-    Throttled = "throttled",
-    TooManyInFlight = "too_many_in_flight",
-    Resuming = "resuming",
-    Rate = "rate",
-    /// The operation has sent or spent as much as it may in a time.
-    Budget = "budget",
-    /// Others are due before it, and not all may go.
-    Turn = "turn",
-    OtherShard = "other_shard",
-    /// Nothing keeps it.
-    Next = "next",
+words! {
+    /// What keeps an intent from being sent now, in the order in which it is asked.
+    pub(crate) enum Rule, "rule" {
+        Settled = "settled",
+        Dead = "dead",
+        Unknown = "unknown",
+        NeedsReview = "needs_review",
+        InFlight = "in_flight",
+        /// Behind an earlier one of its ordering key.
+        Queued = "queued",
+        NotRegistered = "not_registered",
+        NotDue = "not_due",
+        Unreadable = "unreadable",
+        Expired = "expired",
+        InDoubt = "in_doubt",
+        /// Somebody wanted to cancel it.
+        CancelRequested = "cancel_requested",
+        /// Another relay has lowered their number since.
+        Attempts = "attempts",
+        Paused = "paused",
+        Probing = "probing",
+        Throttled = "throttled",
+        TooManyInFlight = "too_many_in_flight",
+        Resuming = "resuming",
+        Rate = "rate",
+        /// The operation has sent or spent as much as it may in a time.
+        Budget = "budget",
+        /// Others are due before it, and not all may go.
+        Turn = "turn",
+        OtherShard = "other_shard",
+        /// Nothing keeps it.
+        Next = "next",
+    }
 }
 
 /// The first rule that holds, and the sentence about it.

@@ -298,6 +298,11 @@ fn counts(world: &World) -> Vec<OperationStats> {
     world.outbox.stats().unwrap()
 }
 
+/// By status, in the order of an intent's life.
+fn numbers(line: &OperationStats) -> Vec<u64> {
+    Status::ALL.iter().map(|status| line.count(*status)).collect()
+}
+
 #[test]
 fn settled_intents_are_counted_for_ever() {
     let world = World::new();
@@ -313,14 +318,14 @@ fn settled_intents_are_counted_for_ever() {
     let [mail, pay_line] = counts(&world).try_into().unwrap();
     assert_eq!(mail.operation, "mail.send");
     assert!(!mail.registered && pay_line.registered);
-    assert_eq!(mail.counts, [2, 0, 0, 0, 0, 0, 0], "the queued one too");
+    assert_eq!(numbers(&mail), [2, 0, 0, 0, 0, 0, 0], "the queued one too");
     assert_eq!(mail.oldest_due_at, Some(START));
-    assert_eq!(pay_line.counts, [0, 0, 0, 0, 1, 2, 1]);
+    assert_eq!(numbers(&pay_line), [0, 0, 0, 0, 1, 2, 1]);
     assert_eq!(pay_line.oldest_due_at, None);
     world.sql("DELETE FROM outbox WHERE id IN (SELECT id FROM outbox_receipt)");
-    assert_eq!(counts(&world)[1].counts, [0, 0, 0, 0, 1, 2, 1]);
+    assert_eq!(numbers(&counts(&world)[1]), [0, 0, 0, 0, 1, 2, 1]);
     cancel(&world, 3).unwrap();
-    assert_eq!(counts(&world)[1].counts, [0, 0, 0, 0, 0, 2, 2]);
+    assert_eq!(numbers(&counts(&world)[1]), [0, 0, 0, 0, 0, 2, 2]);
     assert_eq!(
         world.number(
             "SELECT total FROM outbox_settled WHERE operation = 'pay' AND status = 'cancelled'"

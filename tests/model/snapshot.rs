@@ -127,7 +127,7 @@ fn read_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<RowNow> {
         tenant: row.get(2)?,
         ordering_key: row.get(3)?,
         place: row.get(4)?,
-        status: Status::parse(word).expect("a status"),
+        status: word.parse::<Status>().expect("a status"),
         receipt: match &settled {
             Some(status) => Some((status.clone(), row.get(6)?)),
             None => None,
@@ -150,7 +150,7 @@ pub(crate) fn events(conn: &Connection, after: i64) -> rusqlite::Result<(Vec<Eve
     let mut last = after;
     let rows = statement.query_map([after], |row| {
         last = row.get(5)?;
-        let status = |word: String| Status::parse(&word).expect("a status");
+        let status = |word: String| word.parse::<Status>().expect("a status");
         Ok(EventNow {
             id: row.get(0)?,
             seq: row.get(1)?,

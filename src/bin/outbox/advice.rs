@@ -23,11 +23,11 @@ pub fn next_step(
                 format!("its operation is paused: `{command} resume {operation}` lets it go on")
             }));
         }
-        Status::InFlight | Status::Succeeded | Status::Cancelled => return Ok(None),
         Status::Dead => dead(outbox, entry, events, &command)?,
         Status::Unknown | Status::NeedsReview => {
             doubtful(outbox, entry, (events, contract), &command)?
         }
+        _ => return Ok(None),
     };
     if blocks(entry, events, contract) {
         let id = entry.id;

@@ -38,13 +38,12 @@ pub fn parse_shard(text: &str) -> std::result::Result<(u32, u32), String> {
 }
 
 pub fn parse_status(text: &str) -> std::result::Result<Status, String> {
-    let all = || Status::ALL.map(Status::as_str).join(", ");
-    Status::parse(text).ok_or_else(|| format!("none of {}", all()))
+    text.parse().map_err(|error: sqlite_outbox::Error| error.to_string())
 }
 
 pub fn parse_event_kind(text: &str) -> std::result::Result<EventKind, String> {
     let why = "no kind of event; `events --json` shows them, such as attempt, reconciled, resolved";
-    EventKind::parse(text).ok_or_else(|| why.into())
+    text.parse().map_err(|_| why.into())
 }
 
 /// A text given directly, as `@FILE`, or as `-` for standard input; byte for byte.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sqlite_outbox::{Clock, Downstream, OnDead, Outbox, PauseKind, StoredContract, SystemClock};
+use sqlite_outbox::{Clock, Outbox, PauseKind, StoredContract, SystemClock};
 
 use crate::args::{PauseArgs, ResumeArgs, WhyArgs};
 use crate::failure::{Failure, Result};
@@ -95,6 +95,7 @@ pub fn pause_of(known: &StoredContract, now: i64) -> String {
         }
         Some(PauseKind::Auth) => "its credentials were refused".into(),
         Some(PauseKind::Breaker) => "too many attempts in a row failed".into(),
+        Some(kind) => kind.as_str().into(),
     };
     let until = match (known.paused, known.paused_until) {
         (_, None) => ", until it is resumed".into(),
@@ -141,17 +142,11 @@ fn find(outbox: &Outbox, operation: &str) -> Result<Option<StoredContract>> {
 
 /// In the words of `relay.toml`.
 fn promise(known: &StoredContract) -> (&'static str, Option<Duration>) {
-    match known.downstream {
-        Downstream::DeduplicatesByKey { window } => ("deduplicates", Some(window)),
-        Downstream::Unprotected => ("unprotected", None),
-    }
+    (known.downstream.as_str(), known.downstream.window())
 }
 
 fn on_dead(known: &StoredContract) -> &'static str {
-    match known.on_dead {
-        OnDead::Block => "block",
-        OnDead::Continue => "continue",
-    }
+    known.on_dead.as_str()
 }
 
 fn limits(known: &StoredContract) -> String {

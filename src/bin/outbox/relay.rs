@@ -66,8 +66,7 @@ fn log_event(event: &Event) {
 /// A bar on standard error, which draws nothing unless that is a terminal. Where every move is
 /// logged there too, the bar would only be torn apart.
 fn progress(outbox: &Outbox) -> Result<ProgressBar> {
-    let place = Status::ALL.iter().position(|status| *status == Status::Pending).unwrap_or(0);
-    let pending = outbox.stats()?.iter().map(|line| line.counts[place]).sum();
+    let pending = outbox.stats()?.iter().map(|line| line.count(Status::Pending)).sum();
     let target = if log::max_level() >= log::LevelFilter::Info {
         ProgressDrawTarget::hidden()
     } else {

@@ -92,7 +92,7 @@ impl Totals {
             Status::Unknown => counts.unknown += 1,
             Status::NeedsReview => counts.needs_review += 1,
             Status::Dead => counts.dead += 1,
-            Status::InFlight | Status::Cancelled => {}
+            _ => {}
         }
     }
 

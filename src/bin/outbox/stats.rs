@@ -45,12 +45,12 @@ pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
 
 /// Only the statuses that some intent has; a due time only where one is due.
 fn as_table(stats: &[OperationStats], now: i64) -> String {
-    let is_used = |place: usize| stats.iter().any(|line| line.counts[place] > 0);
-    let places: Vec<usize> = (0..Status::ALL.len()).filter(|&place| is_used(place)).collect();
+    let is_used = |status: &&Status| stats.iter().any(|line| line.count(**status) > 0);
+    let used: Vec<&Status> = Status::ALL.iter().filter(is_used).collect();
     let is_any_due = stats.iter().any(|line| line.oldest_due_at.is_some());
-    let words = Status::ALL.map(|status| status.as_str().to_uppercase());
+    let words: Vec<String> = used.iter().map(|status| status.as_str().to_uppercase()).collect();
     let mut head = vec!["OPERATION"];
-    head.extend(places.iter().map(|&place| words[place].as_str()));
+    head.extend(words.iter().map(String::as_str));
     if is_any_due {
         head.push("OLDEST DUE");
     }
@@ -58,7 +58,7 @@ fn as_table(stats: &[OperationStats], now: i64) -> String {
     for line in stats {
         let mark = if line.registered { "" } else { " *" };
         let mut row = vec![format!("{}{mark}", escape(&line.operation))];
-        row.extend(places.iter().map(|&place| match line.counts[place] {
+        row.extend(used.iter().map(|&&status| match line.count(status) {
             0 => "-".into(),
             number => number.to_string(),
         }));
@@ -74,8 +74,8 @@ fn to_json(line: &OperationStats, paused: Option<&StoredContract>) -> Value {
     let mut object = Map::new();
     object.insert("operation".into(), json!(line.operation));
     object.insert("registered".into(), json!(line.registered));
-    for (status, count) in Status::ALL.into_iter().zip(line.counts) {
-        object.insert(status.as_str().into(), json!(count));
+    for &status in Status::ALL {
+        object.insert(status.as_str().into(), json!(line.count(status)));
     }
     object.insert("oldest_due_at".into(), json!(line.oldest_due_at));
     let kind = paused.and_then(|known| known.paused).map(PauseKind::as_str);

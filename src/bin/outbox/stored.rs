@@ -1,7 +1,7 @@
 //! What the file holds about one intent beyond its status, as `show` prints it.
 
 use serde::Serialize;
-use sqlite_outbox::{Downstream, Entry, OnDead, Outbox};
+use sqlite_outbox::{Entry, Outbox};
 
 use crate::failure::Result;
 
@@ -52,18 +52,12 @@ pub fn request(entry: &Entry) -> Request<'_> {
 pub fn contract(outbox: &Outbox, operation: &str) -> Result<Option<Contract>> {
     let stored = outbox.operations()?.into_iter().find(|stored| stored.operation == operation);
     Ok(stored.map(|stored| Contract {
-        downstream: match stored.downstream {
-            Downstream::DeduplicatesByKey { .. } => "deduplicates",
-            Downstream::Unprotected => "unprotected",
-        },
-        key_window_ms: match stored.downstream {
-            Downstream::DeduplicatesByKey { window } => u64::try_from(window.as_millis()).ok(),
-            Downstream::Unprotected => None,
-        },
-        on_dead: match stored.on_dead {
-            OnDead::Block => "block",
-            OnDead::Continue => "continue",
-        },
+        downstream: stored.downstream.as_str(),
+        key_window_ms: stored
+            .downstream
+            .window()
+            .and_then(|window| u64::try_from(window.as_millis()).ok()),
+        on_dead: stored.on_dead.as_str(),
         reconciles: stored.reconciles,
         binds_ids: stored.binds_ids,
         is_paused: stored.paused.is_some(),

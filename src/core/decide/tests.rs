@@ -222,7 +222,7 @@ proptest! {
 
     #[test]
     fn only_what_is_safe_is_replayed(facts in facts(), policy in policy()) {
-        for status in Status::ALL {
+        for &status in Status::ALL {
             let may = may_replay(status, &facts, &policy, NOW);
             prop_assert!(!may || matches!(status, Status::Dead | Status::NeedsReview));
             if may && status == Status::NeedsReview {

@@ -88,7 +88,7 @@ fn bare_entry(conn: &Connection, id: i64) -> Result<Option<Entry>> {
             idempotency_key: lossy(row, 5)?,
             endpoint: lossy_option(row, 6)?,
             ordering_key: lossy_option(row, 7)?,
-            status: Status::parse(&lossy(row, 8)?).unwrap_or(Status::NeedsReview),
+            status: lossy(row, 8)?.parse().unwrap_or(Status::NeedsReview),
             attempts: counter(row, 9)?,
             next_attempt_at: row.get(10)?,
             locked_until: row.get(11)?,
@@ -186,15 +186,14 @@ pub(crate) fn stats(conn: &Connection, now: i64) -> Result<Vec<OperationStats>> 
             duplicate_effects: 0,
         });
         let word = lossy_option(row, 1)?;
-        match word.as_deref().map(Status::parse) {
+        match word.as_deref().map(str::parse::<Status>) {
             None => line.registered = true,
             Some(_) if word.as_deref() == Some(DUPLICATE_EFFECT) => {
                 line.duplicate_effects = u64::try_from(row.get::<_, i64>(2)?).unwrap_or(0);
             }
             Some(status) => {
                 let status = status.unwrap_or(Status::NeedsReview);
-                let index = Status::ALL.iter().position(|s| *s == status).unwrap_or(0);
-                line.counts[index] += u64::try_from(row.get::<_, i64>(2)?).unwrap_or(0);
+                line.counts[status as usize] += u64::try_from(row.get::<_, i64>(2)?).unwrap_or(0);
                 line.oldest_due_at = line.oldest_due_at.or(row.get(3)?);
             }
         }

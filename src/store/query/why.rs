@@ -168,7 +168,7 @@ fn find(conn: &Connection, id: i64) -> Result<Waiting> {
             id,
             operation: columns::lossy(row, 0)?,
             key: ordering_key.map(|key| (tenant, key)),
-            status: Status::parse(&columns::lossy(row, 3)?).unwrap_or(Status::NeedsReview),
+            status: columns::lossy(row, 3)?.parse().unwrap_or(Status::NeedsReview),
             settled: settled_at.map(|at| Settled { at, downstream_id }),
             due_at: row.get(6)?,
             owner: columns::lossy(row, 7)?,

@@ -215,7 +215,7 @@ impl Step<'_> {
         )?;
         let found = statement
             .query_row([id], |row| {
-                let Some(status) = Status::parse(&row.get::<_, String>(0)?) else {
+                let Ok(status) = row.get::<_, String>(0)?.parse::<Status>() else {
                     return Ok(None);
                 };
                 Ok(Some(Standing {

@@ -195,14 +195,14 @@ pub(crate) fn stream(
 
 /// A word that was edited by hand is read as what a person must look at.
 fn read_event(row: &Row<'_>) -> rusqlite::Result<Event> {
-    let status = |word: String| Status::parse(&word).unwrap_or(Status::NeedsReview);
+    let status = |word: String| word.parse().unwrap_or(Status::NeedsReview);
     Ok(Event {
         position: row.get(0)?,
         id: row.get(1)?,
         seq: row.get(2)?,
         operation: columns::lossy(row, 3)?,
         at: row.get(4)?,
-        kind: EventKind::parse(&columns::lossy(row, 5)?).unwrap_or(EventKind::Unreadable),
+        kind: columns::lossy(row, 5)?.parse().unwrap_or(EventKind::Unreadable),
         from: status(columns::lossy(row, 6)?),
         to: status(columns::lossy(row, 7)?),
         attempt: columns::counter(row, 8)?,

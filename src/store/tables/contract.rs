@@ -101,10 +101,6 @@ pub(crate) fn register(
 }
 
 fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Result<()> {
-    let (word, window_ms) = match contract.downstream {
-        Downstream::DeduplicatesByKey { window } => ("deduplicates", Some(millis(window))),
-        Downstream::Unprotected => ("unprotected", None),
-    };
     let rate = contract.limits.rate;
     conn.execute(
         "INSERT INTO main.outbox_operation
@@ -124,9 +120,9 @@ fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Re
              binds = excluded.binds",
         named_params! {
             ":operation": operation,
-            ":downstream": word,
-            ":window_ms": window_ms,
-            ":on_dead": match contract.on_dead() { OnDead::Block => "block", OnDead::Continue => "continue" },
+            ":downstream": contract.downstream.as_str(),
+            ":window_ms": contract.downstream.window().map(millis),
+            ":on_dead": contract.on_dead().as_str(),
             ":provider": contract.provider,
             ":owner": contract.owner,
             ":key_recipe": contract.key_recipe,
@@ -166,23 +162,15 @@ pub(crate) fn all(conn: &Connection) -> Result<Vec<(String, Contract)>> {
 }
 
 fn read_contract(row: &Row<'_>, first: usize) -> rusqlite::Result<Contract> {
-    let window: Option<i64> = row.get(first + 1)?;
-    let downstream = match (columns::lossy(row, first)?.as_str(), window) {
-        ("deduplicates", Some(window)) => Downstream::DeduplicatesByKey {
-            window: Duration::from_millis(window.try_into().unwrap_or(0)),
-        },
-        // Whatever else stands there, the careful reading is that nothing is promised.
-        _ => Downstream::Unprotected,
-    };
-    let on_dead = match columns::lossy(row, first + 2)?.as_str() {
-        "continue" => OnDead::Continue,
-        _ => OnDead::Block,
-    };
     let duration =
         |ms: Option<i64>| ms.and_then(|ms| ms.try_into().ok()).map(Duration::from_millis);
+    let downstream =
+        Downstream::from_word(&columns::lossy(row, first)?, duration(row.get(first + 1)?));
+    let on_dead = columns::lossy(row, first + 2)?.parse().unwrap_or_default();
     let attempts_max: Option<i64> = row.get(first + 10)?;
     Ok(Contract {
-        downstream,
+        // The careful reading of any other text: nothing is promised.
+        downstream: downstream.unwrap_or(Downstream::Unprotected),
         on_dead: Some(on_dead),
         provider: columns::lossy_option(row, first + 3)?,
         owner: columns::lossy_option(row, first + 4)?,

@@ -23,7 +23,7 @@ pub(crate) fn load(conn: &Connection, operation: &str) -> Result<Option<Flow>> {
     )?;
     let flow = statement
         .query_row([operation], |row| {
-            let kind = columns::lossy_option(row, 0)?.and_then(|word| PauseKind::parse(&word));
+            let kind = columns::lossy_option(row, 0)?.and_then(|word| word.parse().ok());
             let pause = match kind {
                 Some(kind) => Some(Pause {
                     kind,

@@ -204,7 +204,7 @@ pub(crate) fn find(conn: &Connection, id: i64) -> Result<OperatorRow> {
                 // Hand-edited text must not keep an operator from acting on the row.
                 operation: columns::lossy(row, 0)?,
                 is_keyed: row.get(1)?,
-                status: Status::parse(&columns::lossy(row, 2)?).unwrap_or(Status::NeedsReview),
+                status: columns::lossy(row, 2)?.parse().unwrap_or(Status::NeedsReview),
                 facts: Facts {
                     attempts: columns::counter(row, 3)?,
                     in_doubt_since: row.get(4)?,
