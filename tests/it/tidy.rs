@@ -166,7 +166,7 @@ fn sql_is_in_the_store() {
         "SAVEPOINT ",
     ];
     // The demo plays the application, which has a table of its own.
-    let places = ["store", "bin/outbox/demo.rs"];
+    let places = ["store", "bin/outbox/commands/demo"];
     refuse("SQL outside the store", &places, |line| words.iter().any(|word| line.contains(word)));
 }
 
@@ -182,7 +182,7 @@ fn the_clock_is_read_at_the_rim() {
 #[test]
 fn the_network_is_in_one_place() {
     // The command knows the names of its log targets, to cap them.
-    let places = ["http", "http.rs", "bin/outbox/logging.rs"];
+    let places = ["http", "http.rs", "bin/outbox/ui/logging.rs"];
     refuse("ureq outside http", &places, |line| line.contains("ureq"));
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use sqlite_outbox::{EventKind, Status};
 
-use crate::input::{parse_duration, parse_event_kind, parse_shard, parse_since, parse_status};
+use crate::ui::input::{parse_duration, parse_event_kind, parse_shard, parse_since, parse_status};
 
 /// The least that a configuration needs; the README has all of it.
 const RELAY_TOML: &str = r#"relay.toml, the least of it (the README lists every key):

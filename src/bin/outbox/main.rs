@@ -2,29 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-mod advice;
 mod args;
-mod config;
-mod confirm;
-mod demo;
-mod demo_downstream;
-mod enqueue;
-mod events;
-mod failure;
-mod input;
-mod inspect;
-mod key;
-mod logging;
-mod operate;
-mod operations;
-mod output;
-mod relay;
-mod relay_toml;
-mod run;
-mod show;
-mod stats;
-mod stored;
-mod trail;
+mod commands;
+mod ui;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -34,8 +14,11 @@ use clap::{CommandFactory, FromArgMatches};
 use sqlite_outbox::Outbox;
 
 use args::{Cli, Command};
-use failure::{Failure, Result};
-use output::{Out, escape};
+use commands::{confirm, demo, enqueue, events, init, key, list, operations, relay, show, stats};
+use commands::{verbs, why};
+use ui::failure::{Failure, Result};
+use ui::logging;
+use ui::output::{Out, escape};
 
 fn main() -> ExitCode {
     let matches = Cli::command().get_matches();
@@ -65,20 +48,20 @@ fn dispatch(cli: Cli, is_db_named: bool) -> Result<()> {
     let out = Out::new(cli.json);
     let open = || open(cli.db.as_deref(), false);
     match cli.command {
-        Command::Init => init(out, &self::open(cli.db.as_deref(), true)?),
+        Command::Init => init::run(out, &self::open(cli.db.as_deref(), true)?),
         Command::Key(args) => key::run(out, &args),
         Command::Enqueue(args) => enqueue::run(out, &open, &args),
         Command::Relay(args) => relay::run(out, &open()?, &args),
-        Command::List(args) => inspect::list(out, &open()?, &args, cli.show_secrets),
-        Command::Show(args) => show::show(out, &open()?, &args, cli.show_secrets),
-        Command::Replay(args) => operate::replay(out, &open()?, &args),
-        Command::Resolve(args) => operate::resolve(out, &open()?, &args),
+        Command::List(args) => list::run(out, &open()?, &args, cli.show_secrets),
+        Command::Show(args) => show::run(out, &open()?, &args, cli.show_secrets),
+        Command::Replay(args) => verbs::replay(out, &open()?, &args),
+        Command::Resolve(args) => verbs::resolve(out, &open()?, &args),
         Command::Confirm(args) => confirm::run(out, &open()?, &args),
-        Command::Skip(args) => operate::skip(out, &open()?, &args),
-        Command::Cancel(args) => operate::cancel(out, &open()?, &args),
+        Command::Skip(args) => verbs::skip(out, &open()?, &args),
+        Command::Cancel(args) => verbs::cancel(out, &open()?, &args),
         Command::Events(args) => events::run(out, &open()?, &args),
         Command::Stats => stats::run(out, &open()?),
-        Command::Why(args) => operations::why(out, &open()?, &args),
+        Command::Why(args) => why::run(out, &open()?, &args),
         Command::Pause(args) => operations::pause(out, &open()?, &args),
         Command::Resume(args) => operations::resume(out, &open()?, &args),
         Command::Operations => operations::list(out, &open()?),
@@ -101,20 +84,4 @@ fn open(db: Option<&str>, create: bool) -> Result<Outbox> {
         }
         failure
     })
-}
-
-fn init(out: Out, outbox: &Outbox) -> Result<()> {
-    let version = outbox.schema_version();
-    if out.is_json() {
-        return out.json(&serde_json::json!({
-            "path": outbox.path(),
-            "schema_version": version,
-            "database_id": outbox.database_id(),
-        }));
-    }
-    out.line(format_args!(
-        "{}: schema version {version}, database {}",
-        escape(outbox.path()),
-        outbox.database_id()
-    ))
 }

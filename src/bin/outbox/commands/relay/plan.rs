@@ -7,12 +7,12 @@ use sqlite_outbox::{
     RelayBuilder, StoredContract, Timeouts,
 };
 
-use crate::args::{DownstreamArg, RelayArgs};
-use crate::failure::{Failure, Result};
-use crate::relay_toml::{
+use super::toml::{
     BackoffKind, BackoffTable, BindsWord, ConflictWord, DeadWord, DownstreamWord, JitterWord,
     OperationTable, Period, ReconcileTable, RelayTable, Source, TimeoutsTable,
 };
+use crate::args::{DownstreamArg, RelayArgs};
+use crate::ui::failure::{Failure, Result};
 
 /// How long a provider remembers a key unless it is said.
 const KEY_WINDOW: Duration = Duration::from_secs(24 * 3600);

@@ -2,56 +2,19 @@
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use sqlite_outbox::{DrainReport, Event, EventKind, Relay, RelayHandle, Status};
 
-use crate::failure::{Failure, Result};
-use crate::output::{Out, count, note};
+use crate::ui::failure::{Failure, Result};
+use crate::ui::output::{Out, count, note};
+use crate::ui::stop::StopSignal;
 
 /// How often a relay that runs is asked whether it still does.
 const LOOK: Duration = Duration::from_millis(250);
-
-/// Hears of the first signal that asks to stop; a second one ends the process at once.
-pub struct StopSignal {
-    arrived: Arc<AtomicBool>,
-    told: Receiver<()>,
-}
-
-impl StopSignal {
-    pub fn watch() -> Result<Self> {
-        let fail = |error| Failure::failed(format!("signals cannot be watched: {error}"));
-        let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(fail)?;
-        let (sender, told) = mpsc::channel();
-        let arrived = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&arrived);
-        let watch = move || {
-            for (place, signal) in signals.forever().enumerate() {
-                if place > 0 {
-                    std::process::exit(128 + signal);
-                }
-                flag.store(true, Ordering::Release);
-                let _ = sender.send(());
-            }
-        };
-        std::thread::Builder::new().name("outbox-signals".into()).spawn(watch).map_err(fail)?;
-        Ok(Self { arrived, told })
-    }
-
-    pub fn has_arrived(&self) -> bool {
-        self.arrived.load(Ordering::Acquire)
-    }
-
-    /// Waits for it, but no longer than this.
-    pub fn wait(&self, time: Duration) {
-        let _ = self.told.recv_timeout(time);
-    }
-}
 
 /// What a relay that runs has done so far, counted as it was committed.
 #[derive(Debug, Clone, Copy, Default)]
@@ -75,7 +38,7 @@ pub struct Totals {
 
 impl Totals {
     pub fn new(signal: &StopSignal) -> Self {
-        Self { counts: Arc::default(), is_stopping: Arc::clone(&signal.arrived) }
+        Self { counts: Arc::default(), is_stopping: signal.flag() }
     }
 
     pub fn count(&self, event: &Event) {
@@ -120,7 +83,7 @@ pub fn drain(relay: &Relay, signal: &StopSignal) -> Result<Drained> {
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            if signal.told.try_recv().is_ok() {
+            if signal.wait(Duration::ZERO) {
                 is_stopped = true;
                 note("stopping: what is on the way is finished first");
                 relay.stop_drain();
@@ -174,7 +137,7 @@ pub fn until_stopped(
     totals: &Totals,
     grace: Duration,
 ) -> Result<()> {
-    while let Err(RecvTimeoutError::Timeout) = signal.told.recv_timeout(LOOK) {
+    while !signal.wait(LOOK) {
         if !handle.is_running() {
             let why = handle.shutdown(Duration::ZERO).err();
             let why = why.map_or_else(|| "for no known reason".into(), |error| error.to_string());

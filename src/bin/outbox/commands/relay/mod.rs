@@ -1,13 +1,18 @@
 //! `outbox relay`: sends what is in the outbox.
 
+mod plan;
+mod run;
+mod toml;
+
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sqlite_outbox::{Event, EventKind, Outbox, Relay, Status};
 
+use self::plan::Plan;
+use self::run::Totals;
 use crate::args::RelayArgs;
-use crate::config::Plan;
-use crate::failure::Result;
-use crate::output::{Out, escape, note};
-use crate::run::{self, StopSignal, Totals};
+use crate::ui::failure::Result;
+use crate::ui::output::{Out, escape, note};
+use crate::ui::stop::StopSignal;
 
 pub fn run(out: Out, outbox: &Outbox, args: &RelayArgs) -> Result<()> {
     // First of all: a signal that comes while the relay is being built must not kill it later.

@@ -5,9 +5,9 @@ use sqlite_outbox::{
     Clock, OperationStats, Outbox, PauseKind, Status, StoredContract, SystemClock,
 };
 
-use crate::failure::Result;
-use crate::operations;
-use crate::output::{Out, distance, escape, quoted, table};
+use crate::commands::operations;
+use crate::ui::failure::Result;
+use crate::ui::output::{Out, distance, escape, quoted, table};
 
 pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
     let stats = outbox.stats()?;

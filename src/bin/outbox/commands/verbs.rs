@@ -1,13 +1,13 @@
 //! `outbox replay`, `resolve`, `skip` and `cancel`: what a person does about intents.
 
 use serde::Serialize;
-use sqlite_outbox::{ErrorKind, Filter, Outbox, Resolution, Status};
+use sqlite_outbox::{Filter, Outbox, Resolution, Status};
 
 use crate::args::{IntentsArgs, ReplayArgs, ResolveArgs};
-use crate::failure::{Failure, REFUSED, Result};
-use crate::input;
-use crate::inspect;
-use crate::output::{Out, count, escape, note};
+use crate::commands::list;
+use crate::ui::failure::{Failure, REFUSED, Result, is_of_this_intent};
+use crate::ui::input;
+use crate::ui::output::{Out, count, escape, note};
 
 /// What became of one intent.
 #[derive(Serialize)]
@@ -150,16 +150,8 @@ fn each(
     if is_all_done { said } else { Err(Failure::quiet(REFUSED)) }
 }
 
-/// Whether an error says something about one intent alone.
-pub fn is_of_this_intent(kind: ErrorKind) -> bool {
-    matches!(
-        kind,
-        ErrorKind::Refused | ErrorKind::TooLate | ErrorKind::Conflict | ErrorKind::NotFound
-    )
-}
-
 fn replay_many(out: Out, outbox: &Outbox, args: &ReplayArgs, actor: &str) -> Result<()> {
-    let mut filter = inspect::filter(&args.filter);
+    let mut filter = list::filter(&args.filter);
     if filter == Filter::default() && !args.all {
         return Err(Failure::usage("name intents by id or by a filter, or say --all"));
     }

@@ -9,10 +9,9 @@ use serde_json::Value;
 use sqlite_outbox::{ErrorKind, Event, EventKind, Outbox, Receipt, Status};
 
 use crate::args::ConfirmArgs;
-use crate::failure::{Failure, REFUSED, Result, USAGE};
-use crate::input;
-use crate::operate::is_of_this_intent;
-use crate::output::{Out, escape, note};
+use crate::ui::failure::{Failure, REFUSED, Result, USAGE, is_of_this_intent};
+use crate::ui::input;
+use crate::ui::output::{Out, escape, note};
 
 /// A line as it is written. The members are checked one by one, so that a complaint names its
 /// member and repeats no value.

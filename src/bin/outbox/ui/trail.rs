@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use sqlite_outbox::{Entry, Event, EventKind, Status};
 
-use crate::output::{escape, time};
+use crate::ui::output::{escape, time};
 
 /// One line of the audit trail, under the names of `outbox_event`'s columns.
 #[derive(Serialize)]

@@ -2,9 +2,9 @@
 
 use sqlite_outbox::{Clock, Entry, ErrorKind, Event, EventKind, Outbox, Status, SystemClock};
 
-use crate::failure::Result;
-use crate::output::{quoted, time};
-use crate::stored::Contract;
+use crate::ui::failure::Result;
+use crate::ui::output::{quoted, time};
+use crate::ui::stored::Contract;
 
 /// One sentence, then one line for each command that is accepted now; nothing where the intent
 /// goes on by itself.

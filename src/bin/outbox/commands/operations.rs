@@ -1,22 +1,14 @@
-//! `outbox operations`, `pause`, `resume` and `why`: what holds intents back, and letting them go.
+//! `outbox operations`, `pause` and `resume`: the stored contracts, and holding operations back.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use sqlite_outbox::{Clock, Outbox, PauseKind, StoredContract, SystemClock};
 
-use crate::args::{PauseArgs, ResumeArgs, WhyArgs};
-use crate::failure::{Failure, Result};
-use crate::input;
-use crate::output::{Out, distance, escape, shorten, table, time};
-
-pub fn why(out: Out, outbox: &Outbox, args: &WhyArgs) -> Result<()> {
-    let (rule, text) = outbox.why(args.id, args.shard)?;
-    if out.is_json() {
-        return out.json(&json!({ "id": args.id, "rule": rule, "text": text }));
-    }
-    out.line(format_args!("intent {}: {}", args.id, escape(&text)))
-}
+use crate::args::{PauseArgs, ResumeArgs};
+use crate::ui::failure::{Failure, Result};
+use crate::ui::input;
+use crate::ui::output::{Out, distance, escape, shorten, table, time};
 
 pub fn pause(out: Out, outbox: &Outbox, args: &PauseArgs) -> Result<()> {
     if args.length.is_some_and(|length| length.is_zero()) {

@@ -4,9 +4,9 @@ use serde::Serialize;
 use sqlite_outbox::{Enqueued, ErrorKind, Intent, Outbox};
 
 use crate::args::EnqueueArgs;
-use crate::failure::{Failure, Result};
-use crate::input;
-use crate::output::{Out, escape, note};
+use crate::ui::failure::{Failure, Result};
+use crate::ui::input;
+use crate::ui::output::{Out, escape, note};
 
 #[derive(Serialize)]
 struct Report<'a> {

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use sqlite_outbox::IdempotencyKey;
 
 use crate::args::KeyArgs;
-use crate::failure::{Failure, Result, USAGE};
-use crate::input;
-use crate::output::{Out, escape, note};
+use crate::ui::failure::{Failure, Result, USAGE};
+use crate::ui::input;
+use crate::ui::output::{Out, escape, note};
 
 /// What an action is, as the lines on standard input say it. Other members are left alone, so
 /// that test vectors can be piped in as they are.

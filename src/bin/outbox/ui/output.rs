@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use comfy_table::{Row, Table, presets};
 use serde::Serialize;
 
-use crate::failure::{Failure, Result};
+use crate::ui::failure::{Failure, Result};
 
 /// How results are written.
 #[derive(Debug, Clone, Copy)]

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use sqlite_outbox::{Entry, Outbox};
 
-use crate::failure::Result;
+use crate::ui::failure::Result;
 
 /// The frozen request, without what may be secret: no payload, no header's value.
 #[derive(Serialize)]

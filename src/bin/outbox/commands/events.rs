@@ -5,10 +5,10 @@ use std::time::Duration;
 use sqlite_outbox::{Event, Outbox};
 
 use crate::args::EventsArgs;
-use crate::failure::Result;
-use crate::output::Out;
-use crate::run::StopSignal;
-use crate::trail::{self, Move};
+use crate::ui::failure::Result;
+use crate::ui::output::Out;
+use crate::ui::stop::StopSignal;
+use crate::ui::trail::{self, Move};
 
 /// How many are read at once.
 const PAGE: usize = 500;
@@ -43,7 +43,7 @@ pub fn run(out: Out, outbox: &Outbox, args: &EventsArgs) -> Result<()> {
         if page.len() < PAGE {
             match &signal {
                 None => return Ok(()),
-                Some(signal) => signal.wait(POLL),
+                Some(signal) => _ = signal.wait(POLL),
             }
         }
         if is_stopped() {

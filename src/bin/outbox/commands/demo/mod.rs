@@ -1,5 +1,7 @@
 //! `outbox demo`: the whole story in a few seconds.
 
+mod downstream;
+
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver};
@@ -13,9 +15,9 @@ use sqlite_outbox::{
     Timeouts,
 };
 
-use crate::demo_downstream::{Ledger, Mood, PaymentService};
-use crate::failure::{FAILED, Failure, Result};
-use crate::output::{Out, count, escape, table};
+use self::downstream::{Ledger, Mood, PaymentService};
+use crate::ui::failure::{FAILED, Failure, Result};
+use crate::ui::output::{Out, count, escape, note, table};
 
 const CHARGE: &str = "demo.charge";
 const MAIL: &str = "demo.mail";
@@ -278,7 +280,7 @@ fn conclude(out: Out, lines: &[Line], file: Option<&Path>) -> Result<()> {
     }
     for line in &wrong {
         let Line { id, effects, .. } = line;
-        crate::output::note(format_args!("error: intent {id} has {effects} effects"));
+        note(format_args!("error: intent {id} has {effects} effects"));
     }
     if wrong.is_empty() { Ok(()) } else { Err(Failure::quiet(FAILED)) }
 }

@@ -6,8 +6,8 @@ use serde::Serialize;
 use sqlite_outbox::{Clock, Entry, Filter, Outbox, Status, SystemClock};
 
 use crate::args::{FilterArgs, ListArgs};
-use crate::failure::Result;
-use crate::output::{Out, distance, escape, note, shorten, table};
+use crate::ui::failure::Result;
+use crate::ui::output::{Out, distance, escape, note, shorten, table};
 
 /// The columns of `outbox_status`, in their order.
 #[derive(Serialize)]
@@ -71,7 +71,7 @@ pub fn filter(args: &FilterArgs) -> Filter {
     }
 }
 
-pub fn list(out: Out, outbox: &Outbox, args: &ListArgs, show_secrets: bool) -> Result<()> {
+pub fn run(out: Out, outbox: &Outbox, args: &ListArgs, show_secrets: bool) -> Result<()> {
     let filter = Filter { after: args.after, limit: Some(args.limit), ..filter(&args.filter) };
     let mut entries = outbox.list(&filter)?;
     if !show_secrets {

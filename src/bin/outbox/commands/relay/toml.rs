@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 use toml::de::{DeTable, DeValue};
 
-use crate::failure::{Failure, Result};
-use crate::input::{parse_duration, parse_shard};
+use crate::ui::failure::{Failure, Result};
+use crate::ui::input::{parse_duration, parse_shard};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sqlite_outbox::{Clock, EventKind, Status, SystemClock};
 
-use crate::failure::{Failure, Result};
+use crate::ui::failure::{Failure, Result};
 
 /// More than any file's payload limit can be.
 const TEXT_MAX: u64 = 100_000_000;

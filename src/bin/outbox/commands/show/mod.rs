@@ -1,18 +1,20 @@
 //! `outbox show`: one intent, its receipt, its history, and what can be done about it.
 
+mod advice;
+
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::Serialize;
 use sqlite_outbox::{Entry, Event, Outbox, Receipt};
 
-use crate::advice::next_step;
+use self::advice::next_step;
 use crate::args::ShowArgs;
-use crate::failure::{Failure, Result};
-use crate::inspect::{Row, hide_path};
-use crate::output::{Out, escape, shorten, time};
-use crate::stored::{self, Contract, Request};
-use crate::trail::{self, Move};
+use crate::commands::list::{Row, hide_path};
+use crate::ui::failure::{Failure, Result};
+use crate::ui::output::{Out, escape, shorten, time};
+use crate::ui::stored::{self, Contract, Request};
+use crate::ui::trail::{self, Move};
 
 #[derive(Serialize)]
 struct Story<'a> {
@@ -51,7 +53,7 @@ impl<'a> From<&'a Receipt> for Proof<'a> {
     }
 }
 
-pub fn show(out: Out, outbox: &Outbox, args: &ShowArgs, show_secrets: bool) -> Result<()> {
+pub fn run(out: Out, outbox: &Outbox, args: &ShowArgs, show_secrets: bool) -> Result<()> {
     let Some(mut entry) = find(outbox, args)? else {
         return Err(Failure::refused(format!("there is no intent {}", args.which)));
     };

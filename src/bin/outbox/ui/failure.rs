@@ -62,3 +62,11 @@ impl From<io::Error> for Failure {
         Self::failed(format!("standard output: {error}"))
     }
 }
+
+/// Whether an error says something about one intent alone.
+pub fn is_of_this_intent(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Refused | ErrorKind::TooLate | ErrorKind::Conflict | ErrorKind::NotFound
+    )
+}
