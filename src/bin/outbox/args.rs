@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
-use sqlite_outbox::{EventKind, Status};
+use sqlite_outbox::{EventKind, Shard, Status};
 
-use crate::ui::input::{parse_duration, parse_event_kind, parse_shard, parse_since, parse_status};
+use crate::ui::input::{parse, parse_duration, parse_event_kind, parse_since, parse_status};
 
 /// The least that a configuration needs; the README has all of it.
 const RELAY_TOML: &str = r#"relay.toml, the least of it (the README lists every key):
@@ -194,8 +194,8 @@ pub struct RelayArgs {
     #[arg(long)]
     pub workers: Option<usize>,
     /// Only intents whose id modulo N is K
-    #[arg(long, value_name = "K/N", value_parser = parse_shard)]
-    pub shard: Option<(u32, u32)>,
+    #[arg(long, value_name = "K/N", value_parser = parse::<Shard>)]
+    pub shard: Option<Shard>,
     /// How long a claim lasts without being renewed
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub lease: Option<Duration>,
@@ -368,8 +368,8 @@ pub struct WhyArgs {
     #[arg(value_name = "ID")]
     pub id: i64,
     /// As seen by a relay that takes only intents whose id modulo N is K
-    #[arg(long, value_name = "K/N", value_parser = parse_shard)]
-    pub shard: Option<(u32, u32)>,
+    #[arg(long, value_name = "K/N", value_parser = parse::<Shard>)]
+    pub shard: Option<Shard>,
 }
 
 #[derive(Debug, Args)]

@@ -147,10 +147,11 @@ fn rates_are_read_and_mistakes_name_their_line() {
         assert!(desk.ok(&["operations"]).contains(rate));
     }
     for (line, words) in [
-        ("rate = \"20\"", "rate: \"20\" is not a rate such as 20/s"),
-        ("rate = \"0/s\"", "rate: \"0/s\" is not a rate"),
-        ("rate = \"5/0s\"", "rate: \"5/0s\" is not a rate"),
-        ("rate = \"-1/s\"", "rate: \"-1/s\" is not a rate"),
+        ("rate = \"20\"", "rate: \"20\" is not an amount in a time, such as 20/s"),
+        ("rate = \"0/s\"", "rate: \"0/s\" is not an amount"),
+        ("rate = \"5/0s\"", "rate: \"5/0s\" is not an amount"),
+        ("rate = \"-1/s\"", "rate: \"-1/s\" is not an amount"),
+        ("rate = \"5000000000/s\"", "rate: \"5000000000/s\" is not an amount"),
         ("rate = 20", "rate: "),
         ("breaker_after = \"ten\"", "breaker_after: "),
         ("breaker_after = -1", "breaker_after: "),
@@ -163,6 +164,18 @@ fn rates_are_read_and_mistakes_name_their_line() {
         assert_eq!(ran.code, 2, "{line}");
         assert!(ran.err.contains("bad.toml: line 5: ") && ran.err.contains(words), "{}", ran.err);
     }
+}
+
+/// Budgets of cost were once read as 32 bits, though the library and the file hold 63.
+#[test]
+fn budget_of_cost_has_the_range_of_the_library() {
+    let desk = Desk::new();
+    let limits = "max_cost = \"5000000000/24h\"\nmax_cost_per_tenant = \"9223372036854775807/1h\"";
+    let relay_toml = desk.file("relay.toml", &config("http://127.0.0.1:9/", limits));
+    desk.ok(&["relay", "--drain", "--config", &relay_toml]);
+    let row = &desk.json(&["operations"])[0];
+    assert_eq!(row["max_cost"]["amount"], 5_000_000_000_u64);
+    assert_eq!(row["max_cost_per_tenant"]["amount"], i64::MAX);
 }
 
 /// The breaker as configured, in a process, and what is said about it in another.

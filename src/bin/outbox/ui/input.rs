@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::str::FromStr;
 use std::time::Duration;
 
 use sqlite_outbox::{Clock, EventKind, Status, SystemClock};
@@ -29,12 +30,13 @@ pub fn parse_since(text: &str) -> std::result::Result<i64, String> {
     Ok(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// `K/N`.
-pub fn parse_shard(text: &str) -> std::result::Result<(u32, u32), String> {
-    let parsed = text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
-    parsed
-        .filter(|(k, n): &(u32, u32)| k < n)
-        .ok_or_else(|| "must be K/N with K from 0 to N - 1, such as 0/4".into())
+/// A value as the library reads it. Its errors begin with the field's name, which the flag or the
+/// key says already.
+pub fn parse<T: FromStr<Err = sqlite_outbox::Error>>(text: &str) -> std::result::Result<T, String> {
+    text.parse().map_err(|error: sqlite_outbox::Error| {
+        let text = error.to_string();
+        text.split_once(": ").map_or(text.clone(), |(_, reason)| reason.to_owned())
+    })
 }
 
 pub fn parse_status(text: &str) -> std::result::Result<Status, String> {
@@ -48,29 +50,29 @@ pub fn parse_event_kind(text: &str) -> std::result::Result<EventKind, String> {
 
 /// A text given directly, as `@FILE`, or as `-` for standard input; byte for byte.
 pub fn text(flag: &str, given: &str) -> Result<String> {
-    let (from, bytes) = match given.strip_prefix('@') {
-        Some("") => return Err(Failure::usage(format!("{flag}: @ must be followed by a file"))),
-        Some(path) => {
-            let fail = |error| Failure::usage(format!("{flag}: {path}: {error}"));
-            let file = File::open(path).map_err(fail)?;
-            (path, read(file).map_err(fail)?)
-        }
-        None if given == "-" => {
-            let fail = |error| Failure::usage(format!("{flag}: standard input: {error}"));
-            ("standard input", read(std::io::stdin().lock()).map_err(fail)?)
-        }
-        None => return Ok(given.to_owned()),
-    };
-    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > TEXT_MAX {
-        return Err(Failure::usage(format!("{flag}: {from}: more than {TEXT_MAX} bytes")));
+    match given.strip_prefix('@') {
+        Some("") => Err(Failure::usage(format!("{flag}: @ must be followed by a file"))),
+        Some(path) => file(flag, path, TEXT_MAX),
+        None if given == "-" => read(flag, "standard input", std::io::stdin().lock(), TEXT_MAX),
+        None => Ok(given.to_owned()),
     }
-    String::from_utf8(bytes).map_err(|_| Failure::usage(format!("{flag}: {from}: not UTF-8")))
 }
 
-fn read(source: impl Read) -> std::io::Result<Vec<u8>> {
+/// The text of a file that `flag` names, of at most `max` bytes.
+pub fn file(flag: &str, path: &str, max: u64) -> Result<String> {
+    let file =
+        File::open(path).map_err(|error| Failure::usage(format!("{flag}: {path}: {error}")))?;
+    read(flag, path, file, max)
+}
+
+fn read(flag: &str, from: &str, source: impl Read, max: u64) -> Result<String> {
+    let fail = |why: &str| Failure::usage(format!("{flag}: {from}: {why}"));
     let mut bytes = Vec::new();
-    source.take(TEXT_MAX + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    source.take(max + 1).read_to_end(&mut bytes).map_err(|error| fail(&error.to_string()))?;
+    if bytes.len() as u64 > max {
+        return Err(fail(&format!("more than {max} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|_| fail("not UTF-8"))
 }
 
 /// Who acts, for the audit trail.

@@ -9,7 +9,7 @@ use sqlite_outbox::{
 
 use super::toml::{
     BackoffKind, BackoffTable, BindsWord, ConflictWord, DeadWord, DownstreamWord, JitterWord,
-    OperationTable, Period, ReconcileTable, RelayTable, Source, TimeoutsTable,
+    OperationTable, Per, Period, ReconcileTable, RelayTable, Source, TimeoutsTable,
 };
 use crate::args::{DownstreamArg, RelayArgs};
 use crate::ui::failure::{Failure, Result};
@@ -62,10 +62,10 @@ impl Plan {
         }
         let mut operations = Vec::new();
         for (name, table) in &parsed.operations {
-            let place = Place { source: &source, path: vec!["operations", name] };
+            let place = Place::operation(&source, name);
             operations.push((name.clone(), operation(&place, table, args)?));
         }
-        let place = Place { source: &source, path: vec!["default"] };
+        let place = Place::default(&source);
         let default =
             parsed.default.as_ref().map(|table| operation(&place, table, args)).transpose()?;
         Ok(Self { relay: parsed.relay, operations, default, source: Some(source) })
@@ -84,24 +84,20 @@ impl Plan {
         Ok(Self { source: None, relay: RelayTable::default(), operations, default: None })
     }
 
-    /// A builder with all of it; flags first, then the configuration, then what is usual.
+    /// The builder with everything set; a flag overrides the configuration.
     pub fn apply(&self, mut builder: RelayBuilder, args: &RelayArgs) -> RelayBuilder {
-        if let Some(workers) = args.workers.or(self.relay.workers) {
-            builder = builder.workers(workers);
-        }
-        if let Some(lease) = args.lease.or(self.relay.lease.map(|lease| lease.0)) {
-            builder = builder.lease(lease);
-        }
-        if let Some((index, count)) = args.shard.or(self.relay.shard.map(|shard| shard.0)) {
-            builder = builder.shard(index, count);
-        }
+        let table = &self.relay;
+        builder = given(builder, args.workers.or(table.workers), RelayBuilder::workers);
+        builder = given(builder, table.batch, RelayBuilder::batch);
+        let lease = args.lease.or(table.lease.map(|lease| lease.0));
+        builder = given(builder, lease, RelayBuilder::lease);
+        let shard = args.shard.or(table.shard.map(|shard| shard.0));
+        builder =
+            given(builder, shard, |builder, shard| builder.shard(shard.index(), shard.count()));
         for (name, operation) in &self.operations {
             builder = builder.operation(name, operation.clone());
         }
-        match &self.default {
-            Some(default) => builder.default_operation(default.clone()),
-            None => builder,
-        }
+        given(builder, self.default.clone(), RelayBuilder::default_operation)
     }
 
     /// Says in the words of the configuration, or of the flags, what the builder refused.
@@ -122,16 +118,9 @@ impl Plan {
             return Failure::usage(format!("--{}: {reason}", field.replace('_', "-")));
         };
         match (field, operation) {
-            ("settle_delay" | "max_lookups", Some(name)) => {
-                let key = if field == "settle_delay" { "settle" } else { "max_attempts" };
-                match name {
-                    "default" => source.fail(&["default", "reconcile", key], reason),
-                    name => source.fail(&["operations", name, "reconcile", key], reason),
-                }
-            }
-            ("workers" | "lease" | "shard", _) => source.fail(&["relay", field], reason),
-            (_, Some("default")) => source.fail(&["default", field], reason),
-            (_, Some(name)) => source.fail(&["operations", name, field], reason),
+            ("workers" | "batch" | "lease" | "shard", _) => source.fail(&["relay", field], reason),
+            (_, Some("default")) => Place::default(source).refuse(field, reason),
+            (_, Some(name)) => Place::operation(source, name).refuse(field, reason),
             (_, None) => source.fail(&["operations"], &text),
         }
     }
@@ -194,20 +183,43 @@ struct Place<'a> {
     path: Vec<&'a str>,
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
+    fn operation(source: &'a Source, name: &'a str) -> Self {
+        Self { source, path: vec!["operations", name] }
+    }
+
+    fn default(source: &'a Source) -> Self {
+        Self { source, path: vec!["default"] }
+    }
+
     fn fail(&self, key: &str, reason: &str) -> Failure {
         let mut path = self.path.clone();
         path.extend(key.split('/'));
         self.source.fail(&path, reason)
     }
 
-    /// The library's errors begin with the field, which is the key's name.
+    /// A field of the library under its key here.
+    fn refuse(&self, field: &str, reason: &str) -> Failure {
+        match field {
+            "settle_delay" => self.fail("reconcile/settle", reason),
+            "max_lookups" => self.fail("reconcile/max_attempts", reason),
+            field => self.fail(&field.replace('.', "/"), reason),
+        }
+    }
+
+    /// The library's errors begin with the field.
     fn explain(&self, error: &sqlite_outbox::Error) -> Failure {
         let text = error.to_string();
-        match text.split_once(": ") {
-            Some((field, reason)) => self.fail(&field.replace('.', "/"), reason),
-            None => self.fail("", &text),
-        }
+        let (field, reason) = text.split_once(": ").unwrap_or(("", &text));
+        self.refuse(field, reason)
+    }
+}
+
+/// Sets what is given, and leaves `target` as it is otherwise.
+fn given<T, V>(target: T, value: Option<V>, set: impl FnOnce(T, V) -> T) -> T {
+    match value {
+        Some(value) => set(target, value),
+        None => target,
     }
 }
 
@@ -221,63 +233,39 @@ fn operation(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Res
             return Err(place.fail("key_window", "an unprotected downstream remembers no keys"));
         }
     };
+    let backoff = table.backoff.as_ref().map(|table| backoff(place, table)).transpose()?;
     let mut operation = Operation::new(downstream, http(place, table, args)?);
-    if let Some(delay) = table.reconcile.as_ref().and_then(|reconcile| reconcile.settle) {
-        operation = operation.settle_delay(delay.0);
-    }
-    if let Some(max) = table.reconcile.as_ref().and_then(|reconcile| reconcile.max_attempts) {
-        operation = operation.max_lookups(max);
-    }
-    if let Some(BindsWord::Create) = table.binds {
-        operation = operation.binds_ids();
-    }
-    if let Some(backoff) = &table.backoff {
-        operation = operation.backoff(self::backoff(place, backoff)?);
-    }
-    if let Some(max) = table.max_attempts {
-        operation = operation.max_attempts(max);
-    }
-    if let Some(after) = table.give_up_after {
-        operation = operation.give_up_after(after.0);
-    }
-    if let Some(max) = table.max_in_flight {
-        operation = operation.max_in_flight(max);
-    }
-    if let Some(failures) = table.breaker_after {
-        operation = operation.breaker_after(failures);
-    }
-    if let Some(rate) = table.rate {
-        operation = operation.rate(rate.0, rate.1);
-    }
-    if let Some(budget) = table.max_per {
-        operation = operation.max_per(budget.0, budget.1);
-    }
-    if let Some(budget) = table.max_cost {
-        operation = operation.max_cost(budget.0.into(), budget.1);
-    }
-    if let Some(budget) = table.max_per_tenant {
-        operation = operation.max_per_tenant(budget.0, budget.1);
-    }
-    if let Some(budget) = table.max_cost_per_tenant {
-        operation = operation.max_cost_per_tenant(budget.0.into(), budget.1);
-    }
-    if let Some(provider) = &table.provider {
-        operation = operation.provider(provider);
-    }
-    if let Some(owner) = &table.owner {
-        operation = operation.owner(owner);
-    }
-    if let Some(recipe) = &table.key_recipe {
-        operation = operation.key_recipe(recipe);
+    operation = given(operation, backoff, Operation::backoff);
+    operation = given(operation, table.priority, Operation::priority);
+    operation = given(operation, table.max_attempts, Operation::max_attempts);
+    operation = given(operation, table.give_up_after, |o, after| o.give_up_after(after.0));
+    operation = given(operation, table.max_in_flight, Operation::max_in_flight);
+    operation = given(operation, table.breaker_after, Operation::breaker_after);
+    operation = given(operation, table.rate, |o, Per(count, per)| o.rate(count, per));
+    operation = given(operation, table.max_per, |o, Per(count, per)| o.max_per(count, per));
+    operation = given(operation, table.max_cost, |o, Per(cost, per)| o.max_cost(cost, per));
+    operation = given(operation, table.max_per_tenant, |o, Per(n, per)| o.max_per_tenant(n, per));
+    operation = given(operation, table.max_cost_per_tenant, |o, Per(cost, per)| {
+        o.max_cost_per_tenant(cost, per)
+    });
+    operation = given(operation, table.provider.as_deref(), Operation::provider);
+    operation = given(operation, table.owner.as_deref(), Operation::owner);
+    operation = given(operation, table.key_recipe.as_deref(), Operation::key_recipe);
+    operation = given(operation, table.binds, |o, BindsWord::Create| o.binds_ids());
+    operation = given(operation, table.on_dead, |o, on_dead| {
+        o.on_dead(match on_dead {
+            DeadWord::Block => OnDead::Block,
+            DeadWord::Continue => OnDead::Continue,
+        })
+    });
+    if let Some(reconcile) = &table.reconcile {
+        operation = given(operation, reconcile.settle, |o, delay| o.settle_delay(delay.0));
+        operation = given(operation, reconcile.max_attempts, Operation::max_lookups);
     }
     if table.weaken_stored_contract {
         operation = operation.weaken_stored_contract();
     }
-    Ok(match table.on_dead {
-        Some(DeadWord::Continue) => operation.on_dead(OnDead::Continue),
-        Some(DeadWord::Block) => operation.on_dead(OnDead::Block),
-        None => operation,
-    })
+    Ok(operation)
 }
 
 fn http(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<Http> {
@@ -289,6 +277,9 @@ fn http(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<H
     // Before the headers, which are checked against it.
     if let Some(name) = &table.idempotency_header {
         http = http.idempotency_header(name).map_err(explain)?;
+    }
+    if table.quoted_key {
+        http = http.quoted_key();
     }
     for (name, value) in headers(place, table.headers.as_ref())? {
         http = http.header(&name, &value).map_err(|error| {

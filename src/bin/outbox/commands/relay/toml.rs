@@ -1,13 +1,15 @@
 //! What may stand in `relay.toml`, and where in it something is wrong.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
+use sqlite_outbox::Shard;
 use toml::de::{DeTable, DeValue};
 
 use crate::ui::failure::{Failure, Result};
-use crate::ui::input::{parse_duration, parse_shard};
+use crate::ui::input::{self, parse_duration};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -23,8 +25,9 @@ pub struct RelayToml {
 #[serde(deny_unknown_fields)]
 pub struct RelayTable {
     pub workers: Option<usize>,
+    pub batch: Option<usize>,
     pub lease: Option<Period>,
-    pub shard: Option<Shard>,
+    pub shard: Option<Text<Shard>>,
 }
 
 #[derive(Deserialize)]
@@ -33,6 +36,7 @@ pub struct OperationTable {
     pub endpoint: Option<String>,
     pub downstream: DownstreamWord,
     pub key_window: Option<Period>,
+    pub priority: Option<i32>,
     pub provider: Option<String>,
     pub max_attempts: Option<u32>,
     pub give_up_after: Option<Period>,
@@ -41,6 +45,8 @@ pub struct OperationTable {
     /// Read as it is: the parser's complaints about types would repeat a value.
     pub headers: Option<toml::Value>,
     pub idempotency_header: Option<String>,
+    #[serde(default)]
+    pub quoted_key: bool,
     pub downstream_id: Option<String>,
     pub success_when: Option<BodyWhen>,
     pub on_conflict: Option<ConflictWord>,
@@ -48,11 +54,11 @@ pub struct OperationTable {
     pub reconcile: Option<ReconcileTable>,
     pub max_in_flight: Option<usize>,
     pub breaker_after: Option<u32>,
-    pub rate: Option<RateWord>,
-    pub max_per: Option<RateWord>,
-    pub max_cost: Option<RateWord>,
-    pub max_per_tenant: Option<RateWord>,
-    pub max_cost_per_tenant: Option<RateWord>,
+    pub rate: Option<Per<u32>>,
+    pub max_per: Option<Per<u32>>,
+    pub max_cost: Option<Per<u64>>,
+    pub max_per_tenant: Option<Per<u32>>,
+    pub max_cost_per_tenant: Option<Per<u64>>,
     pub owner: Option<String>,
     pub key_recipe: Option<String>,
     pub on_dead: Option<DeadWord>,
@@ -148,60 +154,56 @@ pub struct BodyWhen {
     pub equals: serde_json::Value,
 }
 
-/// A duration as people write it.
+/// A text that the library reads, such as `"0/4"` for a shard.
 #[derive(Clone, Copy)]
+pub struct Text<T>(pub T);
+
+impl<'de, T: FromStr<Err = sqlite_outbox::Error>> Deserialize<'de> for Text<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        input::parse(&text).map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+/// A duration as people write it: `"250ms"`, `"30s"`, `"5m"`, `"2h"`, `"7d"`.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(try_from = "String")]
 pub struct Period(pub Duration);
 
-impl<'de> Deserialize<'de> for Period {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        parse_duration(&text)
-            .map(Self)
-            .map_err(|reason| serde::de::Error::custom(format!("{text:?} is {reason}")))
+impl TryFrom<String> for Period {
+    type Error = String;
+
+    fn try_from(text: String) -> std::result::Result<Self, String> {
+        parse_duration(&text).map(Self).map_err(|reason| format!("{text:?} is {reason}"))
     }
 }
 
-/// `20/s`, `100/m`, `1000/h`, `5/100ms`: so many sends in such a time.
-#[derive(Clone, Copy)]
-pub struct RateWord(pub u32, pub Duration);
+/// An amount in a time: `"20/s"`, `"100/m"`, `"5000/24h"`, `"5/100ms"`.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Per<N: FromStr + Default + PartialEq>(pub N, pub Duration);
 
-impl RateWord {
-    fn parse(text: &str) -> Option<Self> {
-        let (count, per) = text.split_once('/')?;
-        let per = match per.trim() {
-            "s" => Duration::from_secs(1),
-            "m" => Duration::from_secs(60),
-            "h" => Duration::from_secs(3600),
-            other => parse_duration(other).ok()?,
+impl<N: FromStr + Default + PartialEq> TryFrom<String> for Per<N> {
+    type Error = String;
+
+    fn try_from(text: String) -> std::result::Result<Self, String> {
+        let parse = || {
+            let (amount, time) = text.split_once('/')?;
+            let amount = amount.trim().parse().ok().filter(|amount| *amount != N::default())?;
+            let time = match time.trim() {
+                unit @ ("s" | "m" | "h") => parse_duration(&format!("1{unit}")),
+                time => parse_duration(time),
+            };
+            let time = time.ok().filter(|time| time.as_millis() > 0)?;
+            Some(Self(amount, time))
         };
-        let count = count.trim().parse().ok()?;
-        (count > 0 && per >= Duration::from_millis(1)).then_some(Self(count, per))
+        let why = "is not an amount in a time, such as 20/s, 100/1h, 5000/24h or 5/100ms";
+        parse().ok_or_else(|| format!("{text:?} {why}"))
     }
 }
 
-impl<'de> Deserialize<'de> for RateWord {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let wrong = || {
-            let why = "is not a rate such as 20/s, 100/1h, 5000/24h or 5/100ms";
-            serde::de::Error::custom(format!("{text:?} {why}"))
-        };
-        Self::parse(&text).ok_or_else(wrong)
-    }
-}
-
-/// `K/N`.
-#[derive(Clone, Copy)]
-pub struct Shard(pub (u32, u32));
-
-impl<'de> Deserialize<'de> for Shard {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        parse_shard(&text)
-            .map(Self)
-            .map_err(|reason| serde::de::Error::custom(format!("{text:?} {reason}")))
-    }
-}
+/// The longest configuration, in bytes.
+const SIZE_MAX: u64 = 1 << 20;
 
 /// The text of a configuration, kept so that later complaints can name their line too.
 pub struct Source {
@@ -214,33 +216,38 @@ impl Source {
         if path.is_empty() {
             return Err(Failure::usage("--config: must name a file"));
         }
-        match std::fs::read_to_string(path) {
-            Ok(text) => Ok(Self { name: path.to_owned(), text }),
-            Err(error) => Err(Failure::usage(format!("--config: {path}: {error}"))),
-        }
+        Ok(Self { name: path.to_owned(), text: input::file("--config", path, SIZE_MAX)? })
     }
 
     pub fn parse(&self) -> Result<RelayToml> {
-        toml::from_str(&self.text).map_err(|error| {
-            let Some(span) = error.span() else {
-                return Failure::usage(format!("{}: {}", self.name, error.message()));
-            };
-            let line = self.line_at(span.start);
-            let key = self.key_before(span.start).map(|key| format!("{key}: ")).unwrap_or_default();
-            // Only the message: the parser's full text quotes the line, which may hold a secret.
-            Failure::usage(format!("{}: line {line}: {key}{}", self.name, error.message()))
-        })
+        toml::from_str(&self.text).map_err(|error| self.explain(error))
+    }
+
+    /// Only the message and the key: the parser's full text quotes the line, which may hold a
+    /// secret.
+    fn explain(&self, mut error: toml::de::Error) -> Failure {
+        if let Some(path) = self.text.parse().ok().as_ref().and_then(path_without_quotes) {
+            let why = format!("a name with a dot needs quotes: [operations.{:?}]", path.join("."));
+            return self.fail(&[&["operations"], &path[..]].concat(), &why);
+        }
+        let line = error.span().map(|span| self.line_at(span.start));
+        error.set_input(None);
+        // Without its input the error prints its message and, on the next line, "in `key`".
+        let text = error.to_string();
+        let key = text.trim_end().rsplit_once("\nin `").map_or("", |(_, key)| key);
+        self.complain(line, key.trim_end_matches('`'), error.message())
     }
 
     /// A complaint about the value at this path, or about the nearest table that is there.
     pub fn fail(&self, path: &[&str], reason: &str) -> Failure {
         let shown: Vec<String> = path.iter().map(|key| shown_key(key)).collect();
-        let shown = shown.join(".");
-        match self.line_of(path) {
-            Some(line) => Failure::usage(format!("{}: line {line}: {shown}: {reason}", self.name)),
-            None if shown.is_empty() => Failure::usage(format!("{}: {reason}", self.name)),
-            None => Failure::usage(format!("{}: {shown}: {reason}", self.name)),
-        }
+        self.complain(self.line_of(path), &shown.join("."), reason)
+    }
+
+    fn complain(&self, line: Option<usize>, key: &str, reason: &str) -> Failure {
+        let line = line.map_or_else(String::new, |line| format!("line {line}: "));
+        let key = if key.is_empty() { String::new() } else { format!("{key}: ") };
+        Failure::usage(format!("{}: {line}{key}{reason}", self.name))
     }
 
     fn line_of(&self, path: &[&str]) -> Option<usize> {
@@ -263,14 +270,21 @@ impl Source {
         let before = self.text.as_bytes().get(..offset).unwrap_or(self.text.as_bytes());
         before.split(|byte| *byte == b'\n').count()
     }
+}
 
-    /// The key whose value starts here.
-    fn key_before(&self, offset: usize) -> Option<&str> {
-        let before = self.text.get(..offset)?;
-        let line = before.lines().next_back()?;
-        let before_sign = line.trim_end().trim_end_matches('[').trim_end().strip_suffix('=')?;
-        before_sign.rsplit(['{', ',']).next().map(str::trim)
+/// Where the parts of an operation's name stand that has a dot but no quotes: to TOML, they are
+/// tables within tables.
+fn path_without_quotes(file: &toml::Table) -> Option<Vec<&str>> {
+    fn path(value: &toml::Value) -> Option<Vec<&str>> {
+        let table = value.as_table()?;
+        if table.contains_key("downstream") {
+            return Some(Vec::new());
+        }
+        table.iter().find_map(|(key, value)| Some([vec![key.as_str()], path(value)?].concat()))
     }
+    let operations = file.get("operations")?.as_table()?.iter();
+    let mut paths = operations.filter_map(|(key, value)| Some((key.as_str(), path(value)?)));
+    paths.find(|(_, rest)| !rest.is_empty()).map(|(key, rest)| [vec![key], rest].concat())
 }
 
 /// A key as it would be written in the file.
