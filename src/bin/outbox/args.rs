@@ -9,8 +9,8 @@ use sqlite_outbox::{EventKind, Shard, Status};
 
 use crate::ui::input::{parse, parse_duration, parse_event_kind, parse_since, parse_status};
 
-/// The least that a configuration needs; the README has all of it.
-const RELAY_TOML: &str = r#"relay.toml, the least of it (the README lists every key):
+/// A minimal configuration, shown by `relay --help`.
+const RELAY_TOML: &str = r#"A minimal relay.toml (docs/relay-toml.md lists every key):
 
   [operations."stripe.charge"]
   endpoint = "https://api.example.com/v1/charges"   # for intents that name none
@@ -18,8 +18,8 @@ const RELAY_TOML: &str = r#"relay.toml, the least of it (the README lists every 
   key_window = "24h"                                # how long the provider remembers a key
   headers = { authorization = "Bearer ${STRIPE_KEY}" }
 
-${NAME} in a header comes from the environment at the start. Operations that are not named wait,
-unless there is a [default] table with the same keys."#;
+${NAME} in a header is read from the environment when the relay starts. Intents of operations
+that are not named wait, unless there is a [default] table with the same keys."#;
 
 /// Looks after the outbox in an application's SQLite file, and sends what is in it.
 ///
@@ -33,10 +33,10 @@ pub struct Cli {
     /// Print one JSON object per line
     #[arg(long, global = true)]
     pub json: bool,
-    /// Print the endpoints of intents whole: a path or query can be a credential
+    /// Print endpoints in full: a path or a query may hold a credential
     #[arg(long, global = true)]
     pub show_secrets: bool,
-    /// Log more: -v what happens to intents, -vv details
+    /// Log more: -v every change of an intent, -vv details
     #[arg(short, long, action = ArgAction::Count, global = true)]
     pub verbose: u8,
     #[command(subcommand)]
@@ -47,60 +47,61 @@ pub struct Cli {
 pub enum Command {
     /// Show the whole story on a temporary file, with a downstream that fails on purpose
     ///
-    /// With --db FILE on the command line it plays in that file and leaves it for you to look at
-    /// with list, show and stats. The file is created; one that holds an application's tables or
-    /// other intents is refused, and OUTBOX_DB is ignored.
+    /// With --db FILE on the command line the demo uses that file and keeps it, so that you can
+    /// look at it with list, show and stats. The file is created; one that holds an application's
+    /// tables or other intents is refused. OUTBOX_DB is ignored.
     Demo,
-    /// Create the outbox's tables, and the file if need be
+    /// Create the outbox's tables, and the file if it is missing
     Init,
     /// Derive an idempotency key
     Key(KeyArgs),
-    /// Write one intent in its own transaction
+    /// Enqueue one intent, in a transaction of its own
     Enqueue(EnqueueArgs),
     /// Send intents until stopped, or with --drain until nothing is due
     ///
-    /// What becomes dead, unknown or needs review is logged as a warning; -v logs every move.
+    /// Intents that become dead, unknown or in need of review are logged as warnings; -v logs
+    /// every change.
     #[command(after_long_help = RELAY_TOML)]
     Relay(RelayArgs),
     /// List intents
     List(ListArgs),
     /// Show one intent, its receipt and its history
     Show(ShowArgs),
-    /// Give dead intents another round, under the same key
+    /// Send dead intents again, under the same key
     Replay(ReplayArgs),
-    /// Say what became of intents that are unknown or need review
+    /// Record what became of intents that are unknown or need review
     ///
-    /// Ask the provider first, by the key or the entity that `show` prints. What is dead can be
+    /// Ask the provider first, by the key or the entity that `show` prints. A dead intent can be
     /// resolved as applied.
     Resolve(ResolveArgs),
-    /// Settle intents that a provider's own record has, from JSON lines
+    /// Settle the intents that a provider's own record lists, from JSON lines
     ///
     /// Each line is {"tenant_id": "", "idempotency_key": "…", "downstream_id": "…", "receipt": …},
-    /// of which only the key must be there, as it is stored. Each line is committed by itself, so
-    /// the same lines can be given again. Exit code 2 if a line is malformed, else 3 if one was
-    /// not found, refused, left for review, or showed an effect that happened twice.
+    /// where only the key is required, as it is stored. Each line is committed separately, and the
+    /// same lines can be given again. Exit code 2 if a line is malformed, otherwise 3 if an intent
+    /// was not found, refused, left for review, or turned out to have been carried out twice.
     Confirm(ConfirmArgs),
     /// Let later intents of an ordering key go on without these
     ///
-    /// They stay as they are: dead, unknown or in need of review.
+    /// The intents stay as they are: dead, unknown or in need of review.
     Skip(IntentsArgs),
-    /// Withdraw intents that surely were not applied, or keep them from being tried again
+    /// Withdraw intents that were definitely not applied, and stop retrying the others
     ///
-    /// Exit code 3 where it was too late to withdraw one.
+    /// Exit code 3 if it was too late to withdraw one.
     Cancel(IntentsArgs),
-    /// Print what happened to all intents, in the order of commits
+    /// Print the audit trail of all intents, in the order of commits
     Events(EventsArgs),
     /// Count intents by operation and status
     Stats,
-    /// Say why an intent is not sent now: the first rule that keeps it
+    /// Explain why an intent is not sent now: the first rule that holds it back
     Why(WhyArgs),
-    /// Hold an operation back, for a time or until it is resumed, on every relay
+    /// Pause an operation on every relay, for a time or until it is resumed
     ///
-    /// Its intents wait and use up no attempts; what is on the way is finished.
+    /// Its intents wait and use up no attempts; requests on the way are finished.
     Pause(PauseArgs),
-    /// Let an operation go on, whoever or whatever paused it
+    /// Resume an operation, whether a person, refused credentials or the breaker paused it
     ///
-    /// One that is not paused is left as it is, with exit code 0.
+    /// An operation that is not paused is left as it is, with exit code 0.
     Resume(ResumeArgs),
     /// Show the operations that relays have registered: contracts, owners, limits and pauses
     Operations,
@@ -108,7 +109,7 @@ pub enum Command {
 
 #[derive(Debug, Args)]
 pub struct KeyArgs {
-    /// Whose intent it is
+    /// The tenant that the intent belongs to
     #[arg(long, default_value = "")]
     pub tenant: String,
     /// The kind of action
@@ -135,7 +136,7 @@ pub struct EnqueueArgs {
     /// The business object acted on
     #[arg(long, value_name = "ID")]
     pub entity: String,
-    /// Whose intent it is
+    /// The tenant that the intent belongs to
     #[arg(long)]
     pub tenant: Option<String>,
     /// The version of the action; the same action with other arguments needs the next
@@ -144,7 +145,7 @@ pub struct EnqueueArgs {
     /// An idempotency key of your own instead of a derived one
     #[arg(long)]
     pub key: Option<String>,
-    /// Where to send it; defaults to the relay's endpoint for the operation
+    /// Where to send the intent; defaults to the relay's endpoint for the operation
     #[arg(long, value_name = "URL")]
     pub endpoint: Option<String>,
     /// POST, PUT, PATCH, DELETE or GET
@@ -162,16 +163,16 @@ pub struct EnqueueArgs {
     /// A header to store and send, such as a trace id; may be repeated. Not for credentials
     #[arg(long, value_name = "NAME=VALUE")]
     pub header: Vec<String>,
-    /// Intents with the same ordering key go out one after the other
+    /// Intents with the same ordering key are sent one after the other
     #[arg(long, value_name = "KEY")]
     pub ordering_key: Option<String>,
     /// How long to wait before the first attempt, such as 5m
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, allow_hyphen_values = true)]
     pub delay: Option<Duration>,
-    /// How long it is of use, such as 1h; nothing is sent after that
+    /// How long the intent is of use, such as 1h; it is not sent after that
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, allow_hyphen_values = true)]
     pub expires_in: Option<Duration>,
-    /// What it costs, in the units of the operation's budgets
+    /// What the intent costs, in the units of the operation's budgets
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub cost: u64,
 }
@@ -186,34 +187,45 @@ pub enum DownstreamArg {
 
 #[derive(Debug, Args)]
 pub struct RelayArgs {
-    /// What to send where and how, as below; without it, operations the file knows, at the
-    /// endpoints that their intents name
+    /// What to send where and how, as below; without it, the operations that the file knows are
+    /// sent to the endpoints that their intents name
     #[arg(long, value_name = "FILE")]
     pub config: Option<String>,
-    /// Threads that send
+    /// Number of threads that send
     #[arg(long)]
     pub workers: Option<usize>,
-    /// Only intents whose id modulo N is K
+    /// Send only intents whose id modulo N is K
     #[arg(long, value_name = "K/N", value_parser = parse::<Shard>)]
     pub shard: Option<Shard>,
-    /// How long a claim lasts without being renewed
+    /// How long a claim lasts unless it is renewed
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub lease: Option<Duration>,
     /// Stop when nothing is due now
     #[arg(long)]
     pub drain: bool,
-    /// Also send operations that are not named, to downstreams that keep this contract
+    /// Also send operations that are not named; what their downstreams do with a repeated request
     #[arg(long, value_enum)]
     pub downstream: Option<DownstreamArg>,
     /// How long those downstreams remember a key; defaults to 24h
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "downstream")]
     pub key_window: Option<Duration>,
-    /// Address ranges that endpoints of intents may lead to, such as 127.0.0.0/8
+    /// Private address ranges that endpoints of intents may lead to, such as 127.0.0.0/8
     #[arg(long, value_name = "CIDR", num_args = 1.., value_delimiter = ',')]
     pub allow_addresses: Vec<String>,
-    /// How long to wait for what is on the way when stopped
+    /// How long to wait for requests on the way when stopped
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30s")]
     pub grace: Duration,
+}
+
+/// Who acts, and why.
+#[derive(Debug, Args)]
+pub struct ActorArgs {
+    /// Why, for the audit trail
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Who, for the audit trail; defaults to $USER
+    #[arg(long, value_name = "NAME")]
+    pub actor: Option<String>,
 }
 
 /// Which intents are meant.
@@ -231,7 +243,7 @@ pub struct FilterArgs {
     /// Only this business object
     #[arg(long)]
     pub entity: Option<String>,
-    /// Only those enqueued since: a duration ago such as 1h, or a UTC time
+    /// Only intents enqueued since: a duration ago such as 1h, or a UTC time
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
     pub since: Option<i64>,
 }
@@ -240,10 +252,10 @@ pub struct FilterArgs {
 pub struct ListArgs {
     #[command(flatten)]
     pub filter: FilterArgs,
-    /// At most so many
+    /// Print at most so many
     #[arg(long, default_value_t = 100)]
     pub limit: usize,
-    /// Only those with a greater id: the last one of the page before
+    /// Only intents with a greater id: the last one of the page before
     #[arg(long, value_name = "ID")]
     pub after: Option<i64>,
 }
@@ -253,7 +265,7 @@ pub struct ShowArgs {
     /// The intent's id, or its idempotency key
     #[arg(value_name = "ID|KEY")]
     pub which: String,
-    /// Whose key it is
+    /// The tenant that the key belongs to
     #[arg(long)]
     pub tenant: Option<String>,
 }
@@ -266,21 +278,17 @@ pub struct ReplayArgs {
     /// Which intents, where no ids are given; only dead ones unless --status says otherwise
     #[command(flatten)]
     pub filter: FilterArgs,
-    /// At most so many
+    /// Replay at most so many
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
-    /// Every dead intent
+    /// Replay every dead intent
     #[arg(long)]
     pub all: bool,
-    /// Only say what would be replayed
+    /// Only print what would be replayed
     #[arg(long)]
     pub dry_run: bool,
-    /// Why, for the audit trail
-    #[arg(long, value_name = "TEXT")]
-    pub reason: Option<String>,
-    /// Who, for the audit trail; defaults to $USER
-    #[arg(long, value_name = "NAME")]
-    pub actor: Option<String>,
+    #[command(flatten)]
+    pub by: ActorArgs,
 }
 
 #[derive(Debug, Args)]
@@ -290,35 +298,31 @@ pub struct ResolveArgs {
     pub ids: Vec<i64>,
     #[command(flatten)]
     pub finding: FindingArgs,
-    /// The id that the provider gave to the effect
+    /// The id that the provider gave to what was applied
     #[arg(long, value_name = "X", conflicts_with_all = ["not_applied", "dead"])]
     pub downstream_id: Option<String>,
-    /// Why, for the audit trail
-    #[arg(long, value_name = "TEXT")]
-    pub reason: Option<String>,
-    /// Who, for the audit trail; defaults to $USER
-    #[arg(long, value_name = "NAME")]
-    pub actor: Option<String>,
+    #[command(flatten)]
+    pub by: ActorArgs,
 }
 
 /// What was found out.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct FindingArgs {
-    /// It was applied: it is settled as succeeded
+    /// The intent was applied: it is settled as succeeded
     #[arg(long)]
     pub applied: bool,
-    /// It was not applied, and cannot be any more: it is sent again under its key
+    /// The intent was not applied and cannot be any more: it is sent again under its key
     #[arg(long)]
     pub not_applied: bool,
-    /// It is given up, whether it was applied or not
+    /// The intent is given up, whether it was applied or not
     #[arg(long)]
     pub dead: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct ConfirmArgs {
-    /// The lines; standard input where none is named, or for -
+    /// The JSON lines; standard input if no file is named, or for -
     #[arg(value_name = "FILE")]
     pub file: Option<String>,
     /// Who, for the audit trail; defaults to $USER
@@ -332,23 +336,19 @@ pub struct IntentsArgs {
     /// The intents' ids
     #[arg(value_name = "ID", required = true)]
     pub ids: Vec<i64>,
-    /// Why, for the audit trail
-    #[arg(long, value_name = "TEXT")]
-    pub reason: Option<String>,
-    /// Who, for the audit trail; defaults to $USER
-    #[arg(long, value_name = "NAME")]
-    pub actor: Option<String>,
+    #[command(flatten)]
+    pub by: ActorArgs,
 }
 
 #[derive(Debug, Args)]
 pub struct EventsArgs {
-    /// Only those since: a duration ago such as 1h, or a UTC time
+    /// Only events since: a duration ago such as 1h, or a UTC time
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
     pub since: Option<i64>,
-    /// Only those behind this position: the last one that was read before
+    /// Only events after this position: the last one that was read before
     #[arg(long, value_name = "POSITION", default_value_t = 0)]
     pub after: i64,
-    /// Go on with what is committed from now on, until stopped
+    /// Continue with new events as they are committed, until stopped
     #[arg(long)]
     pub follow: bool,
     /// Only this kind of action
@@ -357,7 +357,7 @@ pub struct EventsArgs {
     /// Only this kind of event, such as attempt, resolved or duplicate_effect
     #[arg(long, value_parser = parse_event_kind)]
     pub kind: Option<EventKind>,
-    /// At most so many
+    /// Print at most so many
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
 }
@@ -367,7 +367,7 @@ pub struct WhyArgs {
     /// The intent's id
     #[arg(value_name = "ID")]
     pub id: i64,
-    /// As seen by a relay that takes only intents whose id modulo N is K
+    /// As seen by a relay that sends only intents whose id modulo N is K
     #[arg(long, value_name = "K/N", value_parser = parse::<Shard>)]
     pub shard: Option<Shard>,
 }
@@ -376,25 +376,17 @@ pub struct WhyArgs {
 pub struct PauseArgs {
     /// The kind of action, such as stripe.charge
     pub operation: String,
-    /// How long, such as 1h; without it, until it is resumed
+    /// How long, such as 1h; without it, until the operation is resumed
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
     pub length: Option<Duration>,
-    /// Why, for the record
-    #[arg(long, value_name = "TEXT")]
-    pub reason: Option<String>,
-    /// Who, for the record; defaults to $USER
-    #[arg(long, value_name = "NAME")]
-    pub actor: Option<String>,
+    #[command(flatten)]
+    pub by: ActorArgs,
 }
 
 #[derive(Debug, Args)]
 pub struct ResumeArgs {
     /// The kind of action, such as stripe.charge
     pub operation: String,
-    /// Why, for the record
-    #[arg(long, value_name = "TEXT")]
-    pub reason: Option<String>,
-    /// Who, for the record; defaults to $USER
-    #[arg(long, value_name = "NAME")]
-    pub actor: Option<String>,
+    #[command(flatten)]
+    pub by: ActorArgs,
 }

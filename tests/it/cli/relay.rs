@@ -158,7 +158,9 @@ fn relay_toml_quotes_the_key_and_sends_urgent_operations_first() {
     }
     let operation = |name: &str, more: &str| {
         let url = downstream.url("/ok");
-        format!("[operations.{name}]\nendpoint = \"{url}\"\ndownstream = \"deduplicates\"\n{more}\n")
+        format!(
+            "[operations.{name}]\nendpoint = \"{url}\"\ndownstream = \"deduplicates\"\n{more}\n"
+        )
     };
     let text = "[relay]\nworkers = 1\nbatch = 1\n".to_owned()
         + &operation("bulk", "priority = -1")

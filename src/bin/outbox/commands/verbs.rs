@@ -67,7 +67,7 @@ enum Told {
 }
 
 pub fn replay(out: Out, outbox: &Outbox, args: &ReplayArgs) -> Result<()> {
-    let actor = input::actor(args.actor.as_deref());
+    let actor = input::actor(args.by.actor.as_deref());
     if args.ids.is_empty() {
         return replay_many(out, outbox, args, &actor);
     }
@@ -76,7 +76,7 @@ pub fn replay(out: Out, outbox: &Outbox, args: &ReplayArgs) -> Result<()> {
         if args.dry_run {
             outbox.check_replay(id)?;
         } else {
-            outbox.replay(id, &actor, args.reason.as_deref())?;
+            outbox.replay(id, &actor, args.by.reason.as_deref())?;
         }
         Ok((Told::Done, out.done(id, outcome)))
     })
@@ -96,9 +96,9 @@ pub fn resolve(out: Out, outbox: &Outbox, args: &ResolveArgs) -> Result<()> {
     } else {
         Resolution::Dead
     };
-    let actor = input::actor(args.actor.as_deref());
+    let actor = input::actor(args.by.actor.as_deref());
     let resolved = each(out, &args.ids, |id| {
-        let status = outbox.resolve(id, &resolution, &actor, args.reason.as_deref())?;
+        let status = outbox.resolve(id, &resolution, &actor, args.by.reason.as_deref())?;
         Ok((Told::Done, out.resolved(id, status)))
     });
     resolved.map_err(|failure| match failure.text.strip_prefix("downstream_id: ") {
@@ -108,17 +108,17 @@ pub fn resolve(out: Out, outbox: &Outbox, args: &ResolveArgs) -> Result<()> {
 }
 
 pub fn skip(out: Out, outbox: &Outbox, args: &IntentsArgs) -> Result<()> {
-    let actor = input::actor(args.actor.as_deref());
+    let actor = input::actor(args.by.actor.as_deref());
     each(out, &args.ids, |id| {
-        outbox.transact(|tx| outbox.skip(tx, id, &actor, args.reason.as_deref()))?;
+        outbox.transact(|tx| outbox.skip(tx, id, &actor, args.by.reason.as_deref()))?;
         Ok((Told::Done, out.done(id, "skipped")))
     })
 }
 
 pub fn cancel(out: Out, outbox: &Outbox, args: &IntentsArgs) -> Result<()> {
-    let actor = input::actor(args.actor.as_deref());
+    let actor = input::actor(args.by.actor.as_deref());
     each(out, &args.ids, |id| {
-        let reason = args.reason.as_deref();
+        let reason = args.by.reason.as_deref();
         let status = outbox.transact(|tx| outbox.request_cancel(tx, id, &actor, reason))?;
         Ok(match status {
             Status::Cancelled => (Told::Done, out.done(id, "cancelled")),
@@ -157,7 +157,7 @@ fn replay_many(out: Out, outbox: &Outbox, args: &ReplayArgs, actor: &str) -> Res
     }
     filter.status = filter.status.or(Some(Status::Dead));
     filter.limit = args.limit;
-    let reason = args.reason.as_deref();
+    let reason = args.by.reason.as_deref();
     let plan = outbox.replay_all(&filter, actor, reason, true)?;
     let replayable = plan.iter().filter(|(_, done)| done.is_ok()).count();
     // Whoever reads may have gone away; what was asked for is done all the same.
