@@ -5,7 +5,7 @@ mod security;
 mod tls;
 mod wire;
 
-#[path = "../../tests/it/downstream.rs"]
+#[path = "../../tests/it/support/downstream.rs"]
 mod downstream;
 
 use std::sync::Arc;

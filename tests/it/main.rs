@@ -1,72 +1,86 @@
-//! One binary for all integration tests.
+//! One binary for all quick integration tests; `tests/slow` has those that take long.
 #![allow(clippy::similar_names, clippy::items_after_statements)]
-mod again;
+
+mod support;
+use support::*;
+
+/// Intents on their way into the file: by the library, by plain SQL and by other languages.
+mod enqueue {
+    mod again;
+    #[cfg(feature = "http")]
+    mod agent;
+    mod clients;
+    mod conflict;
+    mod intent;
+    mod plain_sql;
+    mod schema;
+    mod transaction;
+}
+
+/// Claims, attempts and outcomes.
+mod relay {
+    #[cfg(feature = "http")]
+    mod batch;
+    mod claim;
+    mod contention;
+    mod isolation;
+    mod late_report;
+    mod ordering;
+    mod poison;
+    mod record;
+    #[cfg(feature = "http")]
+    mod retries;
+    mod threads;
+}
+
+/// Pauses, the circuit breaker, rates and budgets.
+mod policy {
+    mod breaker;
+    mod budget;
+    #[cfg(feature = "http")]
+    mod overload;
+    mod refund;
+}
+
+/// Intents in doubt, and how a relay finds out about them.
+mod lookup {
+    #[cfg(feature = "http")]
+    mod over_http;
+    mod reconcile;
+    mod sharing;
+}
+
+/// Verbs of persons, webhooks and applications.
+mod verbs {
+    mod audit;
+    mod binding;
+    mod cancel;
+    mod confirm;
+    #[cfg(feature = "http")]
+    mod race;
+    mod replay;
+    mod revise;
+    mod skip;
+    mod wait;
+}
+
+/// Real connections, from the wire to the file.
 #[cfg(feature = "http")]
-mod agent;
-#[cfg(feature = "http")]
-mod answers;
-mod audit;
-mod binding;
-mod breaker;
-mod budget;
-mod cancel;
-mod cases;
-#[cfg(feature = "http")]
-mod checklist;
-#[cfg(feature = "http")]
-mod child;
-mod claim;
+mod http {
+    mod answers;
+    mod checklist;
+    mod delivery;
+    mod secrets;
+    mod sizes;
+    mod transport;
+}
+
 #[cfg(feature = "cli")]
 mod cli;
-mod clients;
-mod confirm;
-mod conflict;
-mod contention;
+
+mod cases;
 #[cfg(feature = "http")]
 mod crash;
-mod downstream;
-mod enqueue;
-#[cfg(feature = "http")]
-mod flow;
-mod guard;
-#[cfg(feature = "http")]
-mod http;
 mod inbox;
-mod isolation;
-mod late;
-#[cfg(feature = "http")]
-mod limits;
-#[cfg(feature = "http")]
-mod lookup;
-mod node;
-mod order;
-#[cfg(feature = "http")]
-mod overload;
-mod poison;
-#[cfg(feature = "http")]
-mod process;
-#[cfg(feature = "http")]
-mod race;
-mod reconcile;
-mod record;
 mod regressions;
-mod relay;
-mod replay;
-mod reserve;
-#[cfg(feature = "http")]
-mod retries;
-mod revise;
-mod schema;
-#[cfg(feature = "http")]
-mod secrets;
-mod share;
-mod skip;
-mod standing;
 mod tidy;
-mod transaction;
-#[cfg(feature = "http")]
-mod transport;
-mod wait;
-#[cfg(feature = "http")]
-mod wire;
-mod world;

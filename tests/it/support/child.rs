@@ -9,8 +9,10 @@ pub fn is_child() -> bool {
     std::env::var_os(CHILD).is_some()
 }
 
-/// Runs one test of this binary again in a process of its own, with these variables set.
-pub fn run(test: &str, variables: &[(&str, &str)]) {
+/// Runs one test of this binary, by its full path, again in a process of its own, with these
+/// variables set.
+pub fn run(path: &str, variables: &[(&str, &str)]) {
+    let (_crate, test) = path.split_once("::").expect("crate::module::test");
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .env(CHILD, "1")

@@ -36,7 +36,7 @@ static CAPTURE: Capture = Capture(Mutex::new(String::new()));
 #[test]
 fn no_secret_is_logged_stored_or_told() {
     if !child::is_child() {
-        return child::run("secrets::no_secret_is_logged_stored_or_told", &[]);
+        return child::run(concat!(module_path!(), "::no_secret_is_logged_stored_or_told"), &[]);
     }
     log::set_logger(&CAPTURE).unwrap();
     log::set_max_level(log::LevelFilter::Trace);
@@ -159,7 +159,10 @@ fn the_environment_does_not_change_where_intents_go() {
     let (target, proxy_url) = (wire.server.url("/naive"), proxy.server.url(""));
     let mut variables = vec![(TARGET, target.as_str())];
     variables.extend(PROXIES.map(|name| (name, proxy_url.as_str())));
-    child::run("secrets::the_environment_does_not_change_where_intents_go", &variables);
+    child::run(
+        concat!(module_path!(), "::the_environment_does_not_change_where_intents_go"),
+        &variables,
+    );
     assert_eq!((wire.server.requests().len(), proxy.server.connections()), (1, 0));
 }
 

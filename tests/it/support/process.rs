@@ -50,7 +50,7 @@ impl Process {
 
     fn start(role: &str, path: &Path, arguments: &[&str]) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["process::child", "--exact", "--nocapture", "--test-threads=1"])
+            .args(["support::process::child", "--exact", "--nocapture", "--test-threads=1"])
             .env("OUTBOX_TEST_ROLE", role)
             .env("OUTBOX_TEST_FILE", path)
             .env("OUTBOX_TEST_ARGUMENTS", arguments.join(" "))

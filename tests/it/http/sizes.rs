@@ -17,7 +17,7 @@ const PAYLOAD_MAX: usize = 1024 * 1024;
 #[test]
 fn a_body_without_end_takes_no_memory() {
     if !child::is_child() {
-        return child::run("limits::a_body_without_end_takes_no_memory", &[]);
+        return child::run(concat!(module_path!(), "::a_body_without_end_takes_no_memory"), &[]);
     }
     let wire = Wire::new();
     let ids: Vec<i64> = (0..8).map(|i| wire.world.enqueue(&pay(&format!("order-{i}")))).collect();
@@ -99,7 +99,10 @@ fn size_version(size: usize) -> i64 {
 #[test]
 fn large_payloads_are_not_claimed_by_the_hundred() {
     if !child::is_child() {
-        return child::run("limits::large_payloads_are_not_claimed_by_the_hundred", &[]);
+        return child::run(
+            concat!(module_path!(), "::large_payloads_are_not_claimed_by_the_hundred"),
+            &[],
+        );
     }
     let world = World::new();
     let payload = "x".repeat(PAYLOAD_MAX);
@@ -126,7 +129,7 @@ fn large_payloads_are_not_claimed_by_the_hundred() {
 #[test]
 fn listing_reads_no_payloads() {
     if !child::is_child() {
-        return child::run("limits::listing_reads_no_payloads", &[]);
+        return child::run(concat!(module_path!(), "::listing_reads_no_payloads"), &[]);
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("app.db");

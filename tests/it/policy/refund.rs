@@ -7,7 +7,7 @@ use std::time::Duration;
 use sqlite_outbox::rusqlite::Connection;
 use sqlite_outbox::{Delivery, Downstream, Failure, Operation, Outcome, Status};
 
-use crate::budget::{enqueue_many, entries, numbered, spent, two_relays};
+use super::budget::{enqueue_many, entries, numbered, spent, two_relays};
 use crate::world::{
     DEDUPLICATES, START, World, limited, maybe_sent, needs_review, not_sent, pay, rejected,
     relay_on, succeeded, transient,

@@ -282,7 +282,7 @@ print(agent_tool.charge(agent_tool.connect(sys.argv[1]), 'order-42', 4300, versi
 /// What the README says that a model sees is what it sees.
 #[test]
 fn the_readme_shows_the_answers() {
-    let readme = include_str!("../../README.md");
+    let readme = include_str!("../../../README.md");
     let lines = readme.lines().filter(|line| line.starts_with(r#"{"status": "#));
     let shown: Vec<Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
     let first = answer("order-42", "pending", None, false);

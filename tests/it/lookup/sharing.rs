@@ -5,7 +5,7 @@ use std::sync::{Arc, RwLock};
 use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::{Delivery, EventKind, Finding, Intent, Operation, Relay, Status};
 
-use crate::reconcile::{SETTLE, applied, doubtful};
+use super::reconcile::{SETTLE, applied, doubtful};
 use crate::world::{LONG, World, maybe_sent, pay, relay_on, unsure, until};
 
 /// With threads, look-ups and sends go on beside each other.
