@@ -78,7 +78,6 @@ mod http {
 #[cfg(feature = "cli")]
 mod cli;
 
-mod cases;
 #[cfg(feature = "http")]
 mod crash;
 mod inbox;
