@@ -231,7 +231,7 @@ fn noop_relay_with_paused(path: &Path) -> Relay {
         .workers(4)
         .build()
         .unwrap();
-    outbox.pause("bench.paused", None, "bench", None).unwrap();
+    outbox.pause("bench.paused", None, "bench").unwrap();
     relay
 }
 

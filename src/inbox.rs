@@ -8,7 +8,7 @@ use crate::core::intent::check_text;
 use crate::core::millis;
 use crate::error::{Error, Result};
 use crate::outbox::Outbox;
-use crate::store::Store;
+use crate::store::verbs::inbox;
 
 /// The consumer's ledger in the outbox's file: which messages were handled, with the first result
 /// of each. Cheap to clone.
@@ -79,7 +79,7 @@ impl Inbox {
     ) -> Result<String, E> {
         self.outbox.check(conn)?;
         check(source, message_id)?;
-        Store::once(conn, source, message_id, self.outbox.clock().now(), f)
+        inbox::once(conn, source, message_id, self.outbox.clock().now(), f)
     }
 
     /// The first result of a message whose handling is committed.
@@ -88,7 +88,7 @@ impl Inbox {
     /// [`Invalid`](crate::ErrorKind::Invalid) names the field; or the file cannot be read.
     pub fn seen(&self, source: &str, message_id: &str) -> Result<Option<String>> {
         check(source, message_id)?;
-        self.outbox.store().seen(source, message_id)
+        inbox::seen(&*self.outbox.store().reader()?, source, message_id)
     }
 
     /// Forgets the messages that were handled longer ago than this, in transactions of 500, and
@@ -101,7 +101,7 @@ impl Inbox {
     /// The file cannot be written. What was forgotten before stays so.
     pub fn prune(&self, older_than: Duration) -> Result<u64> {
         let before = self.outbox.clock().now().saturating_sub(millis(older_than));
-        self.outbox.store().prune(before)
+        inbox::prune(&*self.outbox.store().connection()?, before)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::flow::PauseKind;
+use super::pause::PauseKind;
 use super::word::words;
 use crate::error::{Error, Result};
 
@@ -95,6 +95,22 @@ impl Downstream {
 impl fmt::Display for Downstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
+    }
+}
+
+/// The part of a contract by which a second request is judged: all that a person's verb needs of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Promise {
+    pub downstream: Downstream,
+    /// The longest one attempt may take.
+    pub time_limit: Duration,
+    /// Whether some relay can look up what became of an intent.
+    pub reconciles: bool,
+}
+
+impl Promise {
+    pub fn deduplicates(self) -> bool {
+        matches!(self.downstream, Downstream::DeduplicatesByKey { .. })
     }
 }
 

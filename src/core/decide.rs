@@ -7,10 +7,11 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::backoff::Backoff;
-use super::contract::Downstream;
-use super::millis;
+use super::budget::Budget;
+use super::contract::{Downstream, Promise};
 use super::outcome::{Failure, Outcome};
 use super::status::Status;
+use super::{CLOCK_SLACK_MS, Draw, millis};
 
 /// What is known about a row. While an attempt is decided on, the counters include it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -38,7 +39,7 @@ pub(crate) struct Facts {
 /// The rules of one operation: the stored contract and the relay's budget.
 #[derive(Debug, Clone)]
 pub(crate) struct Policy {
-    pub downstream: Downstream,
+    pub promise: Promise,
     pub backoff: Backoff,
     /// Attempts before a row is given up; those that provably never left are free.
     pub attempts_max: u32,
@@ -46,13 +47,9 @@ pub(crate) struct Policy {
     pub give_up_after: Duration,
     /// The longest `Retry-After` that is obeyed, before it is spread by up to a quarter.
     pub retry_after_max: Duration,
-    /// The longest one attempt may take.
-    pub time_limit: Duration,
-    /// Whether some relay can ask what became of an intent.
-    pub reconciles: bool,
-    /// How long an attempt in doubt is left alone before it is asked about.
-    pub settle_delay: Duration,
-    /// Look-ups before a person must find out.
+    /// How long an attempt in doubt is left alone before its first lookup.
+    pub lookup_delay: Duration,
+    /// Lookups before a person must find out.
     pub lookups_max: u32,
 }
 
@@ -71,39 +68,29 @@ pub(crate) struct Decision {
     pub message: Option<String>,
 }
 
+impl Decision {
+    /// A decision without a failure and without a time.
+    pub fn plain(status: Status, facts: &Facts) -> Self {
+        Self { status, due_at: None, facts: *facts, class: None, message: None }
+    }
+}
+
 /// How many times in a row a process may die with a row before a person must look.
 const LOST_MAX: u32 = 3;
 
-/// How far a clock may be corrected backwards before what it wrote is no longer trusted. Times that
-/// are ahead by less are those of others who took theirs while we waited for the lock.
-pub(crate) const CLOCK_SLACK_MS: i64 = 60_000;
-
-/// Decides on the outcome of an attempt. `roll` in `0.0..1.0` places the delay in its jitter.
-pub(crate) fn decide(
-    facts: &Facts,
-    outcome: &Outcome,
-    policy: &Policy,
-    now: i64,
-    roll: f64,
-) -> Decision {
-    heed_cancel(decide_outcome(facts, outcome, policy, now, roll), policy, now)
+/// Decides on the outcome of an attempt.
+pub(crate) fn decide(facts: &Facts, outcome: &Outcome, policy: &Policy, draw: Draw) -> Decision {
+    heed_cancel(decide_outcome(facts, outcome, policy, draw), policy, draw.now)
 }
 
-fn decide_outcome(
-    facts: &Facts,
-    outcome: &Outcome,
-    policy: &Policy,
-    now: i64,
-    roll: f64,
-) -> Decision {
+fn decide_outcome(facts: &Facts, outcome: &Outcome, policy: &Policy, draw: Draw) -> Decision {
+    let Draw { now, roll } = draw;
     let mut facts = Facts { lost: 0, ..*facts };
     if !matches!(outcome, Outcome::NotSent(_)) {
         facts.first_sent_at.get_or_insert(facts.claimed_at);
     }
     match outcome {
-        Outcome::Succeeded(_) => {
-            Decision { status: Status::Succeeded, due_at: None, facts, class: None, message: None }
-        }
+        Outcome::Succeeded(_) => Decision::plain(Status::Succeeded, &facts),
         Outcome::NotSent(failure) => {
             facts.attempts = facts.attempts.saturating_sub(1);
             let delay = policy.delay(facts.tries, failure, roll);
@@ -171,17 +158,50 @@ pub(crate) enum Withheld {
     CancelRequested,
 }
 
+/// Decides on a claimed row that no worker has started: the attempt is not counted.
+pub(crate) fn decide_not_started(facts: &Facts, now: i64) -> Decision {
+    let facts = Facts {
+        attempts: facts.attempts.saturating_sub(1),
+        tries: facts.tries.saturating_sub(1),
+        ..*facts
+    };
+    Decision { due_at: Some(now), ..Decision::plain(Status::Pending, &facts) }
+}
+
+/// Decides on a row that cannot be read: `why` names the column.
+pub(crate) fn decide_unreadable(facts: &Facts, why: &str) -> Decision {
+    parked(Status::NeedsReview, *facts, &Failure::new("unreadable", why), "")
+}
+
+/// Decides on a row that costs more than a whole budget: waiting would not help.
+pub(crate) fn decide_never_fits(facts: &Facts, cost: i64, budget: &Budget) -> Decision {
+    let text = format!("costs {cost}, which is more than the whole budget {budget}");
+    parked(Status::NeedsReview, *facts, &Failure::new("budget", text), "")
+}
+
+/// The facts of a row whose attempt was only a probe of a paused operation: neither a try nor an
+/// attempt is counted.
+pub(crate) fn uncounted(facts: &Facts, outcome: &Outcome) -> Facts {
+    // Where the decision itself gives the attempt back, it is not given back twice.
+    let counted = u32::from(matches!(outcome, Outcome::MaybeSent(_)));
+    Facts {
+        attempts: facts.attempts.saturating_sub(counted),
+        tries: facts.tries.saturating_sub(1),
+        ..*facts
+    }
+}
+
 /// Asks before a row is claimed, and again just before it is sent, whether it still may be.
 /// `None` says yes.
 pub(crate) fn decide_before_send(facts: &Facts, policy: &Policy, now: i64) -> Option<Decision> {
-    Some(match withheld(facts, policy, now)? {
+    Some(match withheld(facts, policy.promise, now)? {
         Withheld::Expired => {
             let failure = Failure::new("expired", "expires_at has passed");
             buried(*facts, &failure, policy, now, "")
         }
         Withheld::InDoubt => {
             let failure = Failure::new("in_doubt", "an earlier attempt may have been applied");
-            doubtful(*facts, &failure, policy, now, why_no_repeat(policy.downstream))
+            doubtful(*facts, &failure, policy, now, why_no_repeat(policy.promise.downstream))
         }
         Withheld::CancelRequested => {
             let failure = Failure::new("cancelled", "it is not tried again");
@@ -196,8 +216,8 @@ pub(crate) fn decide_used_up(facts: &Facts, policy: &Policy, now: i64) -> Option
     (facts.attempts >= policy.attempts_max).then(|| buried(*facts, &failure, policy, now, ""))
 }
 
-/// The same question, answered with the rule alone.
-pub(crate) fn withheld(facts: &Facts, policy: &Policy, now: i64) -> Option<Withheld> {
+/// Like [`decide_before_send`], but returns only the rule that applies.
+pub(crate) fn withheld(facts: &Facts, promise: Promise, now: i64) -> Option<Withheld> {
     if facts.expires_at.is_some_and(|at| at <= now) {
         return Some(Withheld::Expired);
     }
@@ -205,30 +225,16 @@ pub(crate) fn withheld(facts: &Facts, policy: &Policy, now: i64) -> Option<Withh
         return Some(Withheld::CancelRequested);
     }
     let since = facts.in_doubt_since?;
-    (!may_repeat(since, policy, now)).then_some(Withheld::InDoubt)
-}
-
-/// Whether a row in this status with these facts may be replayed by a person.
-pub(crate) fn may_replay(status: Status, facts: &Facts, policy: &Policy, now: i64) -> bool {
-    match status {
-        Status::Dead if facts.in_doubt_since.is_none() => true,
-        Status::Dead | Status::NeedsReview => match policy.downstream {
-            Downstream::Unprotected => false,
-            Downstream::DeduplicatesByKey { .. } => {
-                facts.in_doubt_since.is_none_or(|since| may_repeat(since, policy, now))
-            }
-        },
-        _ => false,
-    }
+    (!may_repeat(since, promise, now)).then_some(Withheld::InDoubt)
 }
 
 /// Whether a second request is safe: the downstream deduplicates, and the attempt would end
 /// before it forgets the key.
-fn may_repeat(in_doubt_since: i64, policy: &Policy, now: i64) -> bool {
-    match policy.downstream {
+pub(super) fn may_repeat(in_doubt_since: i64, promise: Promise, now: i64) -> bool {
+    match promise.downstream {
         Downstream::Unprotected => false,
         Downstream::DeduplicatesByKey { window } => {
-            let ends = now.saturating_add(millis(policy.time_limit));
+            let ends = now.saturating_add(millis(promise.time_limit));
             // After the clock was set back nobody knows how much time has passed.
             let is_after = now >= in_doubt_since.saturating_sub(CLOCK_SLACK_MS);
             is_after && ends <= in_doubt_since.saturating_add(millis(window))
@@ -238,8 +244,8 @@ fn may_repeat(in_doubt_since: i64, policy: &Policy, now: i64) -> bool {
 
 fn in_doubt(facts: Facts, failure: &Failure, policy: &Policy, now: i64, delay: i64) -> Decision {
     let since = facts.in_doubt_since.unwrap_or(facts.claimed_at);
-    if !may_repeat(since, policy, now) {
-        return doubtful(facts, failure, policy, now, why_no_repeat(policy.downstream));
+    if !may_repeat(since, policy.promise, now) {
+        return doubtful(facts, failure, policy, now, why_no_repeat(policy.promise.downstream));
     }
     retry_or_give_up(facts, failure, policy, now, delay)
 }
@@ -265,11 +271,11 @@ fn retry_or_give_up(
 /// It may have been applied and is not sent again: somebody must find out, a look-up or a person.
 fn doubtful(facts: Facts, failure: &Failure, policy: &Policy, now: i64, why: &str) -> Decision {
     let facts = Facts { lookups: 0, ..facts };
-    if !policy.reconciles {
+    if !policy.promise.reconciles {
         let why = format!("{why}; nothing can look up what became of it");
         return parked(Status::NeedsReview, facts, failure, &why);
     }
-    let due_at = now.saturating_add(millis(policy.settle_delay));
+    let due_at = now.saturating_add(millis(policy.lookup_delay));
     Decision { due_at: Some(due_at), ..parked(Status::Unknown, facts, failure, why) }
 }
 

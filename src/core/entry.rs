@@ -69,6 +69,8 @@ pub struct Entry {
 /// Which intents an operator means. All conditions must hold; the default means every intent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
+    /// Only the intents with these row ids; empty means any.
+    pub ids: Vec<i64>,
     /// Only intents in this status.
     pub status: Option<Status>,
     /// Only this operation.

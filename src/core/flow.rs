@@ -4,16 +4,14 @@
 
 use std::time::Duration;
 
-use super::backoff::{Backoff, Jitter};
 use super::budget::{Left, UsedUp};
-use super::decide::CLOCK_SLACK_MS;
-use super::millis;
 use super::outcome::Outcome;
-use super::word::words;
+use super::pause::{Pause, PauseKind};
+use super::{CLOCK_SLACK_MS, Draw, millis};
 
 /// What the file says about the flow of one operation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Flow {
+pub(crate) struct FlowControl {
     pub limits: Limits,
     pub pause: Option<Pause>,
     /// The row that tries out whether a pause can end, and its claim.
@@ -28,55 +26,6 @@ pub(crate) struct Flow {
     pub resumed_at: Option<i64>,
     /// What is left in the bucket of the rate, in thousandths of a send, and when that was.
     pub bucket: Option<(i64, i64)>,
-}
-
-/// Why an operation stands still.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Pause {
-    pub kind: PauseKind,
-    /// When it ends, or when the next probe may go; `None` until somebody resumes it.
-    pub until: Option<i64>,
-    pub reason: String,
-    pub actor: String,
-    pub since: i64,
-}
-
-words! {
-    /// Who or what paused an operation.
-    #[non_exhaustive]
-    pub enum PauseKind, "paused" {
-        /// A person, or the application.
-        Operator = "operator",
-        /// The downstream refused the credentials.
-        Auth = "auth",
-        /// The circuit breaker: too many outcomes in a row did not reach the downstream, or may not
-        /// have.
-        Breaker = "breaker",
-    }
-}
-
-impl PauseKind {
-    /// How long it is until a probe at most; a person's pause is as long as it is.
-    fn longest_wait(self) -> Option<i64> {
-        match self.probe_backoff() {
-            Backoff::Exponential { cap, .. } if self != Self::Operator => Some(millis(cap)),
-            _ => None,
-        }
-    }
-
-    /// How long until a probe, by the probes that have failed. Refused credentials do not mend
-    /// themselves, so those are asked about rarely.
-    fn probe_backoff(self) -> Backoff {
-        let (base, cap) = match self {
-            Self::Auth => (15 * 60, 6 * 3600),
-            _ => (5, 15 * 60),
-        };
-        Backoff::Exponential {
-            base: Duration::from_secs(base),
-            cap: Duration::from_secs(cap),
-            jitter: Jitter::Equal,
-        }
-    }
 }
 
 /// How much of one operation may go out, over all relays.
@@ -167,7 +116,7 @@ const RAMP_STEPS: i64 = 8;
 /// The one predicate: asked in every claim, before a relay looks for due rows, and to explain to
 /// a person why a row waits. `in_flight` counts the operation's rows that any relay holds; `left`
 /// is what its budgets leave.
-pub(crate) fn gate(flow: &Flow, in_flight: usize, left: &Left, now: i64) -> Gate {
+pub(crate) fn gate(flow: &FlowControl, in_flight: usize, left: &Left, now: i64) -> Gate {
     let limits = &flow.limits;
     let closed = |until, why| Gate::Closed { until, why };
     let is_over = |pause: &Pause| {
@@ -220,6 +169,18 @@ pub(crate) fn gate(flow: &Flow, in_flight: usize, left: &Left, now: i64) -> Gate
     Gate::Open(limit)
 }
 
+/// An outcome as flow control hears of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Heard<'a> {
+    pub outcome: &'a Outcome,
+    /// The row and the token of the claim it ended.
+    pub claim: (i64, i64),
+    /// The row goes to an address of its own, whose answers say nothing about the others'.
+    pub names_endpoint: bool,
+    /// The row's next attempt.
+    pub due_at: Option<i64>,
+}
+
 /// A move of the operation itself, for its own trail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FlowMove {
@@ -227,7 +188,7 @@ pub(crate) enum FlowMove {
     Resumed,
 }
 
-impl Flow {
+impl FlowControl {
     /// Whether counting what is in flight matters for the gate.
     pub fn needs_count(&self, now: i64) -> bool {
         let begun = self.resumed_at.max(self.throttled_until);
@@ -266,9 +227,10 @@ impl Flow {
 
     /// Lets it flow again. Returns whether it had stood still.
     pub fn resume(&mut self, now: i64) -> bool {
-        let stood = self.pause.is_some() || self.throttled_until.is_some_and(|until| until > now);
-        *self = Self { resumed_at: stood.then_some(now), ..self.afresh() };
-        stood
+        let was_paused =
+            self.pause.is_some() || self.throttled_until.is_some_and(|until| until > now);
+        *self = Self { resumed_at: was_paused.then_some(now), ..self.afresh() };
+        was_paused
     }
 
     /// With what a pause or its end does not change.
@@ -276,25 +238,23 @@ impl Flow {
         Self { limits: self.limits, bucket: self.bucket, ..Self::default() }
     }
 
-    /// What an outcome says about the downstream. So many failures in a row as `breaker_after`
-    /// open the breaker; `None` switches it off. `names_endpoint` says that the row goes to an
-    /// address of its own, whose answers say nothing about the others'.
-    pub fn learn(
+    /// Takes into account what an outcome says about the downstream. So many failures in a row as
+    /// `breaker_after` open the circuit breaker; `None` switches it off.
+    pub fn on_outcome(
         &mut self,
-        outcome: &Outcome,
-        claim: (i64, i64),
+        heard: &Heard<'_>,
         breaker_after: Option<u32>,
-        names_endpoint: bool,
-        (now, roll): (i64, f64),
-        delay: Option<i64>,
+        draw: Draw,
     ) -> Option<FlowMove> {
+        let Heard { outcome, claim, names_endpoint, due_at } = *heard;
+        let now = draw.now;
         let was_probe = self.probe == Some(claim);
         if was_probe {
             self.probe = None;
         }
         match outcome {
             Outcome::Unauthorized(failure) => {
-                return self.fail(PauseKind::Auth, &failure.message, was_probe, (now, roll));
+                return self.fail(PauseKind::Auth, &failure.message, was_probe, draw);
             }
             Outcome::NotSent(failure) | Outcome::MaybeSent(failure)
                 if is_about_downstream(outcome, names_endpoint) =>
@@ -303,20 +263,20 @@ impl Flow {
                 let opens = breaker_after.is_some_and(|after| self.failures >= after);
                 if was_probe || (opens && self.pause.is_none()) {
                     let reason = &failure.message;
-                    return self.fail(PauseKind::Breaker, reason, was_probe, (now, roll));
+                    return self.fail(PauseKind::Breaker, reason, was_probe, draw);
                 }
                 return None;
             }
             Outcome::NotSent(failure) | Outcome::MaybeSent(failure) => {
                 // It says nothing about the downstream, so no pause ends by it.
                 let kind = self.pause.as_ref().filter(|_| was_probe).map(|pause| pause.kind);
-                return kind.and_then(|kind| self.fail(kind, &failure.message, true, (now, roll)));
+                return kind.and_then(|kind| self.fail(kind, &failure.message, true, draw));
             }
             Outcome::Succeeded(_) => {}
             _ if names_endpoint && self.pause.is_some() => return None,
             Outcome::Limited(failure) if !names_endpoint => {
                 let asked = failure.retry_after.map(|after| now.saturating_add(millis(after)));
-                let unasked = || delay.map(|at| at.min(now.saturating_add(UNASKED_MAX_MS)));
+                let unasked = || due_at.map(|at| at.min(now.saturating_add(UNASKED_MAX_MS)));
                 self.throttled_until = self.throttled_until.max(asked.or_else(unasked));
             }
             _ => {}
@@ -344,18 +304,19 @@ impl Flow {
         kind: PauseKind,
         reason: &str,
         was_probe: bool,
-        (now, roll): (i64, f64),
+        draw: Draw,
     ) -> Option<FlowMove> {
+        let now = draw.now;
         if self.pause.as_ref().is_some_and(|pause| pause.kind == PauseKind::Operator) {
             return None;
         }
-        let stood = self.pause.is_some();
-        if stood && !was_probe {
+        let was_paused = self.pause.is_some();
+        if was_paused && !was_probe {
             // It had been on the way when the pause began, and says nothing new.
             return None;
         }
         self.probes = if was_probe { self.probes.saturating_add(1) } else { 0 };
-        let wait = millis(kind.probe_backoff().delay(self.probes.saturating_add(1), roll));
+        let wait = millis(kind.probe_backoff().delay(self.probes.saturating_add(1), draw.roll));
         let since = self.pause.as_ref().map_or(now, |pause| pause.since);
         self.pause = Some(Pause {
             kind,
@@ -364,7 +325,7 @@ impl Flow {
             actor: "relay".into(),
             since,
         });
-        (!stood).then_some(FlowMove::Paused)
+        (!was_paused).then_some(FlowMove::Paused)
     }
 }
 

@@ -23,13 +23,28 @@ pub(crate) mod key;
 #[cfg_attr(not(feature = "http"), allow(dead_code))]
 pub(crate) mod lookup;
 pub(crate) mod outcome;
+pub(crate) mod pause;
 pub(crate) mod reconcile;
 #[cfg_attr(not(feature = "http"), allow(dead_code))]
 pub(crate) mod retry_after;
 pub(crate) mod shard;
 pub(crate) mod status;
+pub(crate) mod verbs;
 pub(crate) mod why;
 pub(crate) mod word;
+
+/// How far a clock may be corrected backwards before the times it wrote are no longer trusted. Times
+/// ahead by less come from processes that read theirs while this one waited for the lock.
+pub(crate) const CLOCK_SLACK_MS: i64 = 60_000;
+
+/// The time of a step, and where a delay drawn in it falls in its jitter.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Draw {
+    /// UTC milliseconds.
+    pub now: i64,
+    /// In `0.0..1.0`.
+    pub roll: f64,
+}
 
 /// A duration in whole milliseconds, saturating.
 pub(crate) fn millis(duration: std::time::Duration) -> i64 {

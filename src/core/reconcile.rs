@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::backoff::{Backoff, Jitter};
 use super::decide::{Decision, Facts, Policy, buried, heed_cancel, parked, pending};
-use super::millis;
 use super::outcome::{Failure, Finding};
 use super::status::Status;
+use super::{Draw, millis};
 
 /// What speaks for and against a finding that nothing was applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,22 +29,18 @@ pub(crate) fn decide_finding(
     finding: &Finding,
     observed: Observed,
     policy: &Policy,
-    now: i64,
-    roll: f64,
+    draw: Draw,
 ) -> Decision {
     match finding {
         Finding::Applied(_) => Decision {
-            status: Status::Succeeded,
-            due_at: None,
-            facts: *facts,
-            class: None,
-            message: Some("the look-up found it applied".into()),
+            message: Some("the lookup found it applied".into()),
+            ..Decision::plain(Status::Succeeded, facts)
         },
         Finding::NotApplied => match why_not_believed(observed, policy) {
-            None => not_applied(*facts, policy, now),
-            Some(why) => ask_again(*facts, &Failure::new("not_applied", why), policy, now, roll),
+            None => not_applied(*facts, policy, draw.now),
+            Some(why) => ask_again(*facts, &Failure::new("not_applied", why), policy, draw),
         },
-        Finding::Inconclusive(failure) => ask_again(*facts, failure, policy, now, roll),
+        Finding::Inconclusive(failure) => ask_again(*facts, failure, policy, draw),
         Finding::NotAsked(failure) => {
             // As with a send that never left: it uses up nothing, and the waits grow with the tries.
             let facts = Facts {
@@ -52,7 +48,7 @@ pub(crate) fn decide_finding(
                 tries: facts.tries.saturating_add(1),
                 ..*facts
             };
-            let due_at = now.saturating_add(delay(facts.tries, failure, policy, roll));
+            let due_at = draw.now.saturating_add(delay(facts.tries, failure, policy, draw.roll));
             Decision { due_at: Some(due_at), ..parked(Status::Unknown, facts, failure, "") }
         }
     }
@@ -65,12 +61,13 @@ pub(crate) fn decide_lookups_used_up(facts: &Facts, policy: &Policy) -> Option<D
     (facts.lookups >= policy.lookups_max).then(|| parked(Status::NeedsReview, *facts, &failure, ""))
 }
 
-/// How long a row in doubt waits for a relay with a look-up, beyond its time, before others take it
-/// for given up: whoever had one may have been configured without it, or never started again.
-pub(crate) const NEGLECTED: Duration = Duration::from_secs(24 * 3600);
+/// How long a row in doubt waits for a relay with a lookup, beyond its time, before a relay without
+/// one leaves it to a person: the one that had a lookup may have been reconfigured, or never started
+/// again.
+pub(crate) const STALE_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-/// Nobody has asked about a row for so long.
-pub(crate) fn decide_neglected(facts: &Facts) -> Decision {
+/// Decides on a row that no relay has looked up for [`STALE_AFTER`].
+pub(crate) fn decide_stale(facts: &Facts) -> Decision {
     let failure = Failure::new("lookups", "no relay with a look-up has asked for a day");
     parked(Status::NeedsReview, *facts, &failure, "")
 }
@@ -80,7 +77,7 @@ fn why_not_believed(observed: Observed, policy: &Policy) -> Option<&'static str>
     if observed.may_be_on_its_way {
         return Some("not found, but a relay that lost its lease may still be sending it");
     }
-    (observed.in_doubt_for < policy.settle_delay)
+    (observed.in_doubt_for < policy.lookup_delay)
         .then_some("not found, but this relay has not known of the doubt for long enough")
 }
 
@@ -98,17 +95,17 @@ fn not_applied(facts: Facts, policy: &Policy, now: i64) -> Decision {
     heed_cancel(pending(facts, now, &failure, policy), policy, now)
 }
 
-fn ask_again(facts: Facts, failure: &Failure, policy: &Policy, now: i64, roll: f64) -> Decision {
+fn ask_again(facts: Facts, failure: &Failure, policy: &Policy, draw: Draw) -> Decision {
     if facts.lookups >= policy.lookups_max {
         return parked(Status::NeedsReview, facts, failure, "; the look-ups are used up");
     }
-    let due_at = now.saturating_add(delay(facts.lookups, failure, policy, roll));
+    let due_at = draw.now.saturating_add(delay(facts.lookups, failure, policy, draw.roll));
     Decision { due_at: Some(due_at), ..parked(Status::Unknown, facts, failure, "") }
 }
 
 /// The settle delay, doubling up to an hour, or what the downstream asked for if that is later.
 fn delay(number: u32, failure: &Failure, policy: &Policy, roll: f64) -> i64 {
-    let (base, jitter) = (policy.settle_delay, Jitter::Equal);
+    let (base, jitter) = (policy.lookup_delay, Jitter::Equal);
     let backoff = Backoff::Exponential { base, cap: CAP.max(base), jitter };
     let asked = failure.retry_after.unwrap_or_default().min(policy.retry_after_max);
     millis(backoff.delay(number.max(1), roll).max(asked))

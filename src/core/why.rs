@@ -6,7 +6,9 @@
 use super::budget::Budget;
 use super::contract::Downstream;
 use super::decide::{Withheld, why_no_repeat};
-use super::flow::{Closed, Pause, PauseKind};
+use super::flow::Closed;
+use super::pause::{Pause, PauseKind};
+use super::shard::Shard;
 use super::status::Status;
 use super::utc;
 use super::word::words;
@@ -222,9 +224,10 @@ impl Why {
         Self::new(Rule::Turn, text)
     }
 
-    pub fn other_shard(id: i64, (index, count): (u32, u32)) -> Self {
+    pub fn other_shard(id: i64, shard: Shard) -> Self {
+        let count = shard.count();
         let own = id.checked_rem(i64::from(count)).unwrap_or_default();
-        let text = format!("it is of shard {own}/{count}, which a relay of {index}/{count} skips");
+        let text = format!("it is of shard {own}/{count}, which a relay of {shard} skips");
         Self::new(Rule::OtherShard, text)
     }
 

@@ -72,7 +72,7 @@ mod tests {
     use crate::core::backoff::Jitter;
     use crate::core::classify::OnConflict;
     use crate::core::contract::OnDead;
-    use crate::core::flow::PauseKind;
+    use crate::core::pause::PauseKind;
     use crate::core::status::Status;
     use crate::event::EventKind;
 

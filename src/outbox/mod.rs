@@ -12,6 +12,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use crate::clock::{Clock, SystemClock};
+use crate::core::actor::Actor;
 use crate::core::entry::{Entry, Filter};
 use crate::core::header::check_name;
 use crate::core::intent::{Intent, Prepared, check_operation};
@@ -19,7 +20,11 @@ use crate::core::outcome::Receipt;
 use crate::core::status::Status;
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::store::{self, Enqueued, Revised, Store};
+use crate::store::query::read;
+use crate::store::tables::audit;
+use crate::store::verbs::revise::{self, Revised};
+use crate::store::verbs::{enqueue, resolve, withdraw};
+use crate::store::{self, Enqueued, Store, savepoint};
 
 /// The outbox in one SQLite file. Cheap to clone; clones share their connections.
 ///
@@ -119,7 +124,7 @@ impl OutboxBuilder {
         }
         let store = Store::open(path.as_ref(), self.create)?;
         if let Some((agent_run, tool_version)) = &self.audit_headers {
-            store.name_audit_headers(agent_run, tool_version)?;
+            audit::name_headers(&*store.connection()?, agent_run, tool_version)?;
         }
         let (clock, operations) = (self.clock, self.operations);
         let inner = Inner { store, clock, wakers: Mutex::default(), operations };
@@ -133,6 +138,9 @@ thread_local! {
 }
 
 impl Outbox {
+    /// The version of the outbox tables that this build reads and writes.
+    pub const SCHEMA_VERSION: i64 = store::SCHEMA_VERSION;
+
     /// Opens the outbox in the application's file; creates the file and the tables as needed.
     ///
     /// # Errors
@@ -179,7 +187,7 @@ impl Outbox {
     ) -> Result<Vec<Enqueued>> {
         self.check(conn)?;
         let now = self.now();
-        Store::all_or_nothing(conn, || {
+        savepoint::all_or_nothing(conn, || {
             let places = intents.into_iter().enumerate();
             let enqueue = |(place, intent)| {
                 self.enqueue_checked(conn, intent, now)
@@ -225,7 +233,7 @@ impl Outbox {
     /// # Errors
     /// The file cannot be read.
     pub fn entry(&self, id: i64) -> Result<Option<Entry>> {
-        self.inner.store.entry(id)
+        read::entry(&*self.inner.store.reader()?, id)
     }
 
     /// One intent with its receipt, by its tenant (empty for none) and its stored key.
@@ -233,7 +241,7 @@ impl Outbox {
     /// # Errors
     /// The file cannot be read.
     pub fn entry_by_key(&self, tenant: &str, key: &str) -> Result<Option<Entry>> {
-        self.inner.store.entry_by_key(tenant, key)
+        read::entry_by_key(&*self.inner.store.reader()?, tenant, key)
     }
 
     /// The intents that match, by rising id. Payloads and receipts are not read.
@@ -241,7 +249,7 @@ impl Outbox {
     /// # Errors
     /// The file cannot be read.
     pub fn list(&self, filter: &Filter) -> Result<Vec<Entry>> {
-        self.inner.store.list(filter)
+        read::list(&*self.inner.store.reader()?, filter)
     }
 
     /// The audit trail of one intent, oldest first.
@@ -249,7 +257,7 @@ impl Outbox {
     /// # Errors
     /// The file cannot be read.
     pub fn audit(&self, id: i64) -> Result<Vec<Event>> {
-        self.inner.store.audit(id)
+        audit::audit(&*self.inner.store.reader()?, id)
     }
 
     /// Events of all intents in the order of commits: those behind a position and not before a time
@@ -258,7 +266,7 @@ impl Outbox {
     /// # Errors
     /// The file cannot be read.
     pub fn events(&self, after: i64, since: i64, limit: usize) -> Result<Vec<Event>> {
-        self.inner.store.events(after, since, limit)
+        audit::stream(&*self.inner.store.reader()?, after, since, limit)
     }
 
     /// Withdraws an intent in the caller's open transaction, if it surely was not applied.
@@ -267,15 +275,9 @@ impl Outbox {
     /// [`NotFound`](crate::ErrorKind::NotFound); [`TooLate`](crate::ErrorKind::TooLate) where it is
     /// being sent, may have been applied, or is settled; [`Refused`](crate::ErrorKind::Refused) where
     /// a person must resolve it first; and as [`enqueue`](Self::enqueue) for the connection.
-    pub fn cancel(
-        &self,
-        conn: &Connection,
-        id: i64,
-        actor: &str,
-        reason: Option<&str>,
-    ) -> Result<()> {
+    pub fn cancel(&self, conn: &Connection, id: i64, actor: impl Into<Actor>) -> Result<()> {
         self.check(conn)?;
-        Store::cancel(conn, id, (actor, reason), self.now())
+        withdraw::cancel(conn, id, &actor.into(), self.now())
     }
 
     /// Withdraws an intent as [`cancel`](Self::cancel) does; or, where it is too late for that, sees
@@ -289,11 +291,10 @@ impl Outbox {
         &self,
         conn: &Connection,
         id: i64,
-        actor: &str,
-        reason: Option<&str>,
+        actor: impl Into<Actor>,
     ) -> Result<Status> {
         self.check(conn)?;
-        Store::request_cancel(conn, id, (actor, reason), self.now())
+        withdraw::request_cancel(conn, id, &actor.into(), self.now())
     }
 
     /// Replaces an intent by its next version in the caller's open transaction, if it surely was not
@@ -315,13 +316,14 @@ impl Outbox {
         id: i64,
         expected_version: i64,
         intent: &Intent,
-        actor: &str,
+        actor: impl Into<Actor>,
     ) -> Result<Enqueued> {
         self.check(conn)?;
-        let revised = Revised::find(conn, id, expected_version)?;
-        let (next, now) = (revised.next(intent), self.now());
+        let now = self.now();
+        let revised = Revised::find(conn, id, expected_version, now)?;
+        let next = revised.next(intent);
         let prepared = self.prepare(&next, now)?;
-        Store::revise(conn, &revised, &prepared, (actor, None), now)
+        revise::revise(conn, &revised, &prepared, &actor.into(), now)
     }
 
     /// Settles an intent as succeeded in the caller's open transaction, in whatever unsettled status it
@@ -342,10 +344,10 @@ impl Outbox {
         conn: &Connection,
         (tenant, key): (&str, &str),
         receipt: &Receipt,
-        actor: &str,
+        actor: impl Into<Actor>,
     ) -> Result<Option<Event>> {
         self.check(conn)?;
-        Store::confirm(conn, (tenant, key), receipt, (actor, None), self.now())
+        resolve::confirm(conn, (tenant, key), receipt, &actor.into(), self.now())
     }
 
     /// Gives an intent the id of its effect up front, in the caller's open transaction: where the
@@ -355,9 +357,15 @@ impl Outbox {
     /// [`Conflict`](crate::ErrorKind::Conflict) where another intent has the id, or this one has
     /// another; [`TooLate`](crate::ErrorKind::TooLate) where it is settled; otherwise as
     /// [`confirm`](Self::confirm).
-    pub fn bind(&self, conn: &Connection, id: i64, downstream_id: &str, actor: &str) -> Result<()> {
+    pub fn bind(
+        &self,
+        conn: &Connection,
+        id: i64,
+        downstream_id: &str,
+        actor: impl Into<Actor>,
+    ) -> Result<()> {
         self.check(conn)?;
-        Store::bind(conn, id, downstream_id, (actor, None), self.now())
+        resolve::bind(conn, id, downstream_id, &actor.into(), self.now())
     }
 
     /// The file, as SQLite resolves its name.
@@ -368,11 +376,6 @@ impl Outbox {
     /// The id that was given to this database when its outbox was created.
     pub fn database_id(&self) -> &str {
         self.inner.store.database_id()
-    }
-
-    /// The version of the file's outbox tables, which is the one this build reads and writes.
-    pub fn schema_version(&self) -> i64 {
-        store::SCHEMA_VERSION
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -414,7 +417,7 @@ impl Outbox {
     }
 
     fn enqueue_checked(&self, conn: &Connection, intent: &Intent, now: i64) -> Result<Enqueued> {
-        Store::enqueue(conn, &self.prepare(intent, now)?)
+        enqueue::enqueue(conn, &self.prepare(intent, now)?)
     }
 
     fn prepare<'i>(&self, intent: &'i Intent, now: i64) -> Result<Prepared<'i>> {

@@ -5,14 +5,18 @@ use std::time::Duration;
 use rusqlite::Connection;
 
 use super::Outbox;
+use crate::core::actor::Actor;
 use crate::core::contract::StoredContract;
 use crate::core::entry::{Filter, OperationStats};
 use crate::core::millis;
 use crate::core::outcome::Resolution;
+use crate::core::shard::Shard;
 use crate::core::status::Status;
 use crate::error::Result;
 use crate::liveness;
-use crate::store::Store;
+use crate::store::query::{operations, read, why};
+use crate::store::tables::pause;
+use crate::store::verbs::{replay, resolve, withdraw};
 
 impl Outbox {
     /// Counts by operation and status. Does not read the settled intents.
@@ -20,7 +24,7 @@ impl Outbox {
     /// # Errors
     /// The file cannot be read.
     pub fn stats(&self) -> Result<Vec<OperationStats>> {
-        self.inner.store.stats(self.now())
+        read::stats(&*self.inner.store.reader()?, self.now())
     }
 
     /// The operations that relays have registered: their contracts, and why they stand still.
@@ -28,7 +32,7 @@ impl Outbox {
     /// # Errors
     /// The file cannot be read.
     pub fn operations(&self) -> Result<Vec<StoredContract>> {
-        self.inner.store.operations()
+        operations::operations(&*self.inner.store.reader()?)
     }
 
     /// Why an intent is not sent now: a short word for the first rule that keeps it, and a
@@ -40,17 +44,9 @@ impl Outbox {
     ///
     /// # Errors
     /// [`NotFound`](crate::ErrorKind::NotFound), or the file cannot be read.
-    pub fn why(&self, id: i64, shard: Option<(u32, u32)>) -> Result<(&'static str, String)> {
-        let why = self.inner.store.why(id, shard, self.now())?;
+    pub fn why(&self, id: i64, shard: Option<Shard>) -> Result<(&'static str, String)> {
+        let why = why::why(&*self.inner.store.reader()?, id, shard, self.now())?;
         Ok((why.rule.as_str(), why.text))
-    }
-
-    /// Whether [`replay`](Self::replay) would be accepted now. Changes nothing.
-    ///
-    /// # Errors
-    /// As [`replay`](Self::replay).
-    pub fn check_replay(&self, id: i64) -> Result<()> {
-        self.inner.store.check_replay(id, self.now())
     }
 
     /// Pauses an operation for a time, or until it is resumed. Its intents wait and use up nothing;
@@ -62,12 +58,11 @@ impl Outbox {
         &self,
         operation: &str,
         length: Option<Duration>,
-        actor: &str,
-        reason: Option<&str>,
+        actor: impl Into<Actor>,
     ) -> Result<()> {
         let now = self.now();
         let until = length.map(|length| now.saturating_add(millis(length)));
-        self.inner.store.pause(operation, until, (actor, reason), now)
+        pause::pause(&mut *self.inner.store.connection()?, operation, until, &actor.into(), now)
     }
 
     /// Ends a pause of any kind: by a person, by refused credentials, or by the breaker. Returns
@@ -75,10 +70,11 @@ impl Outbox {
     ///
     /// # Errors
     /// [`NotFound`](crate::ErrorKind::NotFound) where no relay has registered the operation.
-    pub fn resume(&self, operation: &str, actor: &str, reason: Option<&str>) -> Result<bool> {
-        let stood = self.inner.store.resume(operation, (actor, reason), self.now())?;
+    pub fn resume(&self, operation: &str, actor: impl Into<Actor>) -> Result<bool> {
+        let mut conn = self.inner.store.connection()?;
+        let was_paused = pause::resume(&mut conn, operation, &actor.into(), self.now())?;
         self.wake();
-        Ok(stood)
+        Ok(was_paused)
     }
 
     /// Gives one dead intent, or one that needs review and is safe to repeat, another round: the
@@ -87,8 +83,8 @@ impl Outbox {
     /// # Errors
     /// [`NotFound`](crate::ErrorKind::NotFound), or [`Refused`](crate::ErrorKind::Refused) where the status or
     /// the downstream's contract does not allow it.
-    pub fn replay(&self, id: i64, actor: &str, reason: Option<&str>) -> Result<()> {
-        self.inner.store.replay_one(id, (actor, reason), self.now())?;
+    pub fn replay(&self, id: i64, actor: impl Into<Actor>) -> Result<()> {
+        replay::replay_one(&mut *self.inner.store.connection()?, id, &actor.into(), self.now())?;
         self.wake();
         Ok(())
     }
@@ -101,11 +97,12 @@ impl Outbox {
     pub fn replay_all(
         &self,
         filter: &Filter,
-        actor: &str,
-        reason: Option<&str>,
+        actor: impl Into<Actor>,
         dry_run: bool,
     ) -> Result<Vec<(i64, Result<()>)>> {
-        let report = self.inner.store.replay(filter, (actor, reason), self.now(), dry_run)?;
+        let (actor, now) = (actor.into(), self.now());
+        let mut conn = self.inner.store.connection()?;
+        let report = replay::replay(&mut conn, filter, &actor, now, dry_run)?;
         self.wake();
         Ok(report)
     }
@@ -122,12 +119,12 @@ impl Outbox {
         &self,
         id: i64,
         resolution: &Resolution,
-        actor: &str,
-        reason: Option<&str>,
+        actor: impl Into<Actor>,
     ) -> Result<Status> {
         let is_alive = |owner: &str| liveness::is_alive(self.path(), owner);
-        let by = (actor, reason);
-        let status = self.inner.store.resolve(id, resolution, by, &is_alive, self.now())?;
+        let (actor, now) = (actor.into(), self.now());
+        let mut conn = self.inner.store.connection()?;
+        let status = resolve::resolve(&mut conn, id, resolution, &actor, &is_alive, now)?;
         self.wake();
         Ok(status)
     }
@@ -139,14 +136,8 @@ impl Outbox {
     /// # Errors
     /// [`NotFound`](crate::ErrorKind::NotFound), or [`Refused`](crate::ErrorKind::Refused) where it blocks
     /// nothing; and as [`enqueue`](Self::enqueue) for the connection.
-    pub fn skip(
-        &self,
-        conn: &Connection,
-        id: i64,
-        actor: &str,
-        reason: Option<&str>,
-    ) -> Result<()> {
+    pub fn skip(&self, conn: &Connection, id: i64, actor: impl Into<Actor>) -> Result<()> {
         self.check(conn)?;
-        Store::skip(conn, id, (actor, reason), self.now())
+        withdraw::skip(conn, id, &actor.into(), self.now())
     }
 }

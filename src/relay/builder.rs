@@ -9,6 +9,7 @@ use super::engine::Engine;
 use super::operation::Operation;
 use super::{Observer, Relay, Shared};
 use crate::core::intent::check_operation;
+use crate::core::shard::Shard;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::liveness::Lifeline;
@@ -50,7 +51,7 @@ pub(super) struct Options {
     pub workers: usize,
     pub batch: usize,
     pub lease: Duration,
-    pub shard: (u32, u32),
+    pub shard: Shard,
     pub seed: Option<u64>,
 }
 
@@ -67,7 +68,7 @@ impl RelayBuilder {
             workers: 4,
             batch: 100,
             lease: Duration::from_secs(90),
-            shard: (0, 1),
+            shard: Shard::ALL,
             seed: None,
         };
         Self {
@@ -114,10 +115,10 @@ impl RelayBuilder {
         self
     }
 
-    /// Only intents with `id % count == index`, so that several relays can share the work
-    /// without competing. Defaults to all.
-    pub fn shard(mut self, index: u32, count: u32) -> Self {
-        self.options.shard = (index, count);
+    /// Sends only the intents of this shard, so that several relays can share the work without
+    /// competing. Defaults to all.
+    pub fn shard(mut self, shard: Shard) -> Self {
+        self.options.shard = shard;
         self
     }
 
@@ -158,16 +159,12 @@ impl RelayBuilder {
     }
 
     fn check(&self) -> Result<()> {
-        let Options { workers, batch, lease, shard: (index, count), .. } = self.options;
+        let Options { workers, batch, lease, .. } = self.options;
         if !(1..=1024).contains(&workers) {
             return Err(Error::invalid("workers", format!("{workers} is not within 1 to 1024")));
         }
         if !(1..=10_000).contains(&batch) {
             return Err(Error::invalid("batch", format!("{batch} is not within 1 to 10000")));
-        }
-        if index >= count {
-            let why = format!("{index}/{count} must be K/N with K from 0 to N - 1");
-            return Err(Error::invalid("shard", why));
         }
         if self.operations.is_empty() && self.default_operation.is_none() {
             return Err(Error::invalid("operation", "name at least one, or set a default"));

@@ -7,17 +7,18 @@ use std::time::Duration;
 use super::lane::Lane;
 use super::space::Space;
 use crate::core::millis;
+use crate::core::shard::Shard;
 use crate::error::Result;
 use crate::handler::{Delivery, Lease};
 use crate::liveness;
-use crate::store::{ClaimRequest, Record, Step};
+use crate::store::{ClaimRequest, Record, RelayTx};
 
 pub(super) struct Plan {
     /// The lanes in the order of their turn.
     pub order: Vec<usize>,
     pub space: Space,
     pub holds_nothing: bool,
-    pub shard: (u32, u32),
+    pub shard: Shard,
     /// Whether look-ups come before sends, which they do every other time.
     pub lookups_first: bool,
 }
@@ -34,7 +35,7 @@ pub(super) struct Claims {
 }
 
 pub(super) fn write_back(
-    step: &mut Step<'_>,
+    step: &mut RelayTx<'_>,
     lanes: &[Lane],
     unrecorded: &[(usize, Record)],
     unreleased: &[Arc<Delivery>],
@@ -59,7 +60,7 @@ pub(super) struct Renewed {
 }
 
 pub(super) fn renew(
-    step: &mut Step<'_>,
+    step: &mut RelayTx<'_>,
     lanes: &[Lane],
     held: &HashMap<(i64, i64), (usize, Arc<Delivery>)>,
     lease: Duration,
@@ -68,7 +69,7 @@ pub(super) fn renew(
     for (key, (lane, delivery)) in held {
         let lane = &lanes[*lane];
         let worked = delivery.lease.began().map_or(Duration::ZERO, |began| began.elapsed());
-        if worked > lane.policy.time_limit.saturating_add(lease) {
+        if worked > lane.policy.promise.time_limit.saturating_add(lease) {
             step.abandon(delivery, &lane.rules)?;
             renewed.overdue.push(*key);
         } else if step.renew(delivery, millis(lease))? {
@@ -81,7 +82,7 @@ pub(super) fn renew(
 }
 
 pub(super) fn claim(
-    step: &mut Step<'_>,
+    step: &mut RelayTx<'_>,
     lanes: &[Lane],
     plan: &mut Plan,
     lease_ms: i64,
@@ -114,7 +115,7 @@ pub(super) fn claim(
             lease_ms,
             holds_nothing: plan.holds_nothing && claims.deliveries.is_empty(),
         })?;
-        claims.quiet |= found.wants_to_be_alone;
+        claims.quiet |= found.solo_next;
         let bytes = found.deliveries.iter().map(|d| d.payload.len()).sum();
         plan.space.hold(index, found.deliveries.len(), bytes);
         let is_full = found.deliveries.len() == limit || plan.space.bytes_left() == 0;
@@ -136,7 +137,7 @@ pub(super) fn claim(
 /// Look-ups take turns with sends, and part of the workers only, so that neither waits for the
 /// other for long. A lane that cannot ask only sets aside what nobody asks about.
 fn claim_lookups(
-    step: &mut Step<'_>,
+    step: &mut RelayTx<'_>,
     (index, lane): (usize, &Lane),
     plan: &mut Plan,
     claims: &mut Claims,
@@ -155,7 +156,7 @@ fn claim_lookups(
         holds_nothing: false,
     };
     if !lane.handler.reconciles() {
-        claims.more |= step.set_neglected_aside(&request)?;
+        claims.more |= step.park_stale_lookups(&request)?;
         return Ok(());
     }
     let found = step.claim_lookups(&request, &|owner| liveness::is_alive(path, owner))?;

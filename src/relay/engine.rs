@@ -18,7 +18,7 @@ use crate::core::status::Status;
 use crate::error::Result;
 use crate::event::{Event, EventKind};
 use crate::handler::Delivery;
-use crate::store::{Record, Told, Writer};
+use crate::store::{Record, Reported, Writer};
 
 /// What a relay's writer knows and does.
 pub(super) struct Engine {
@@ -151,14 +151,14 @@ impl Engine {
 
     /// Takes a worker's report; it is written by the next step.
     pub fn take(&mut self, report: Report) {
-        let Report { lane, delivery, told, began, took } = report;
+        let Report { lane, delivery, reported, began, took } = report;
         let key = (delivery.token, delivery.id);
         if !self.let_go(key) {
             self.stuck.remove(&key);
         }
-        match told {
-            Some(mut told) => {
-                if let Told::Finding(finding, in_doubt_for) = &mut told {
+        match reported {
+            Some(mut reported) => {
+                if let Reported::Finding(finding, in_doubt_for) = &mut reported {
                     if let Finding::NotAsked(failure) = finding {
                         // It leaves no event, and may go on for days.
                         log::info!("intent {}: nobody could be asked: {}", key.1, failure.message);
@@ -166,7 +166,7 @@ impl Engine {
                     *in_doubt_for = self.doubts.known_for(&delivery, began);
                 }
                 self.lanes[lane].took(took);
-                let record = Record { delivery, told, roll: self.random.f64() };
+                let record = Record { delivery, reported, roll: self.random.f64() };
                 self.unrecorded.push((lane, record));
             }
             None => self.unreleased.push(delivery),
@@ -178,7 +178,7 @@ impl Engine {
         self.take(Report {
             lane: work.lane,
             delivery: work.delivery,
-            told: None,
+            reported: None,
             began: Duration::ZERO,
             took: Duration::ZERO,
         });
@@ -255,7 +255,7 @@ impl Engine {
         let lease_ms = millis(self.shared.options.lease);
         let renewing = self.must_renew(now);
         let mut plan = claiming.then(|| self.plan());
-        let mut step = self.writer.step(now, Arc::clone(self.shared.outbox.clock()))?;
+        let mut step = self.writer.begin(now, Arc::clone(self.shared.outbox.clock()))?;
         let path = self.shared.outbox.path();
         write_back(&mut step, &self.lanes, &self.unrecorded, &self.unreleased, path)?;
         let lease = self.shared.options.lease;

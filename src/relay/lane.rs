@@ -47,14 +47,14 @@ impl Lane {
     /// Whether a worker that becomes idle could be given a row of this operation, which is claimed
     /// for idle workers alone.
     pub fn waits_for_idle(&self) -> bool {
-        self.rules.policy.downstream == Downstream::Unprotected
+        self.rules.policy.promise.downstream == Downstream::Unprotected
             && self.max_in_flight.is_none_or(|max| self.held < max)
     }
 
     /// How many more rows to claim. `idle` is the number of workers with nothing to do.
     pub fn room(&self, workers: usize, idle: usize) -> usize {
         let room = self.max_in_flight.unwrap_or(usize::MAX).saturating_sub(self.held);
-        match self.rules.policy.downstream {
+        match self.rules.policy.promise.downstream {
             // A claim means "about to be sent": a row that waited in the queue when its process
             // died would be in doubt for nothing.
             Downstream::Unprotected => room.min(idle),

@@ -31,6 +31,7 @@ use crate::event::Event;
 use crate::liveness::Lifeline;
 use crate::outbox::Outbox;
 use crate::store::Rules;
+use crate::store::tables::contract;
 use builder::Options;
 use engine::Engine;
 
@@ -40,7 +41,7 @@ use engine::Engine;
 /// Several relays, in one process or in many, may work on one file. Two never hold one intent.
 ///
 /// [`drain`](Self::drain) works inline until nothing is due, [`start`](Self::start) goes on in
-/// threads until it is told to stop.
+/// threads until it is reported to stop.
 ///
 /// # Examples
 ///
@@ -72,7 +73,7 @@ pub struct Relay {
     engine: Mutex<Engine>,
 }
 
-/// Told of every status move.
+/// Reported of every status move.
 type Observer = Box<dyn Fn(&Event) + Send + Sync>;
 
 /// What the writer, the workers and the handle share.
@@ -94,7 +95,9 @@ impl Shared {
         let own = operation.contract();
         let now = self.outbox.clock().now();
         let (budgets, weaken) = (operation.budgets(), operation.may_weaken());
-        let holds = self.outbox.store().register(name, &own, budgets, weaken, now)?;
+        let mut conn = self.outbox.store().connection()?;
+        let holds = contract::register(&mut conn, name, &own, budgets, weaken, now)?;
+        drop(conn);
         if holds.downstream != own.downstream {
             log::warn!(
                 "operation {name:?}: its stored contract says {}, which is stricter than the \
@@ -105,7 +108,7 @@ impl Shared {
             );
         }
         let mut rules = operation.rules(name);
-        rules.policy.downstream = holds.downstream;
+        rules.policy.promise.downstream = holds.downstream;
         rules.on_dead = holds.on_dead();
         Ok(rules)
     }

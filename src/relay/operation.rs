@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::core::backoff::Backoff;
 use crate::core::budget::{Budget, Kind, Scope};
-use crate::core::contract::{Downstream, OnDead};
+use crate::core::contract::{Downstream, OnDead, Promise};
 use crate::core::decide::Policy;
 use crate::core::flow::{Limits, Rate};
 use crate::core::millis;
@@ -324,14 +324,16 @@ impl Operation {
         Rules {
             operation: operation.to_owned(),
             policy: Policy {
-                downstream: self.downstream,
+                promise: Promise {
+                    downstream: self.downstream,
+                    time_limit: self.handler.time_limit(),
+                    reconciles: self.handler.reconciles(),
+                },
                 backoff: self.backoff.clone(),
                 attempts_max: self.max_attempts.unwrap_or(10),
                 give_up_after: self.give_up_after.unwrap_or(Duration::from_secs(72 * 3600)),
                 retry_after_max: Duration::from_secs(24 * 3600),
-                time_limit: self.handler.time_limit(),
-                reconciles: self.handler.reconciles(),
-                settle_delay: self.settle_delay.unwrap_or_else(|| self.usual_settle_delay()),
+                lookup_delay: self.settle_delay.unwrap_or_else(|| self.usual_settle_delay()),
                 lookups_max: self.max_lookups,
             },
             on_dead: self.on_dead.unwrap_or_default(),

@@ -26,7 +26,7 @@ impl Patience {
     }
 
     /// Waits a moment, or gives the error back: where there is nothing to lose, or where the
-    /// drain was told to stop a lease ago. Before that nobody but us may say what became of what
+    /// drain was reported to stop a lease ago. Before that nobody but us may say what became of what
     /// we hold; from then on it counts as lost.
     pub fn wait(&mut self, shared: &Shared, engine: &Engine, error: Error) -> Result<()> {
         let nothing_to_lose = !engine.has_unwritten() && engine.held() == 0;

@@ -114,7 +114,7 @@ impl Drop for Channels {
     }
 }
 
-/// How a run was told to stop, and what became of what it held.
+/// How a run was reported to stop, and what became of what it held.
 pub(super) struct Stopping {
     pub deadline: Instant,
     pub report: Sender<StopReport>,
@@ -215,7 +215,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Runs until told to stop and nothing is held any more.
+    /// Runs until reported to stop and nothing is held any more.
     pub fn until_stopped(mut self, stop: &Receiver<Stopping>) -> Result<()> {
         let mut stopping: Option<Stopping> = None;
         let mut fatal: Option<Error> = None;

@@ -3,7 +3,7 @@
 use super::builder::Options;
 use super::lane::Lane;
 use crate::core::millis;
-use crate::core::reconcile::NEGLECTED;
+use crate::core::reconcile::STALE_AFTER;
 
 /// How many rows a relay holds of each lane. Some space is kept for every lane, so that none can
 /// fill it all.
@@ -91,7 +91,7 @@ impl Space {
     /// at once where it can ask and has room, and else where nobody does.
     pub fn lookups_after(&self, index: usize, lane: &Lane) -> Option<i64> {
         if !lane.handler.reconciles() {
-            return Some(millis(NEGLECTED));
+            return Some(millis(STALE_AFTER));
         }
         (self.lookup_room(index, lane) > 0).then_some(0)
     }

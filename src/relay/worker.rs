@@ -9,10 +9,11 @@ use crossbeam_channel::Sender;
 
 use super::queue::Queue;
 use crate::clock::Clock;
+use crate::core::contract::Promise;
 use crate::core::decide::{self, Policy};
 use crate::core::outcome::{Failure, Finding, Outcome};
 use crate::handler::{Delivery, Handler};
-use crate::store::Told;
+use crate::store::Reported;
 
 /// A delivery on its way to a worker.
 pub(super) struct Work {
@@ -29,7 +30,7 @@ pub(super) struct Report {
     pub lane: usize,
     pub delivery: Arc<Delivery>,
     /// What was learnt, or `None` where nothing was begun because it may not be any more.
-    pub told: Option<Told>,
+    pub reported: Option<Reported>,
     /// When it was begun, by the clock that nobody can set.
     pub began: Duration,
     pub took: Duration,
@@ -53,15 +54,15 @@ pub(super) fn attempt(work: Work, clock: &dyn Clock) -> Report {
     let Work { lane, delivery, handler, policy, .. } = work;
     let (began, started) = (clock.monotonic(), Instant::now());
     delivery.lease.begin(started);
-    let told = may_begin(&delivery, &policy, clock).then(|| {
+    let reported = may_begin(&delivery, &policy, clock).then(|| {
         if delivery.lookup.is_none() {
-            return Told::Outcome(contained(|| handler.deliver(&delivery), Outcome::MaybeSent));
+            return Reported::Outcome(contained(|| handler.deliver(&delivery), Outcome::MaybeSent));
         }
         let finding = contained(|| handler.reconcile(&delivery), Finding::Inconclusive);
         // The engine knows since when the row is in doubt.
-        Told::Finding(finding, Duration::ZERO)
+        Reported::Finding(finding, Duration::ZERO)
     });
-    Report { lane, delivery, told, began, took: started.elapsed() }
+    Report { lane, delivery, reported, began, took: started.elapsed() }
 }
 
 /// A panic becomes the answer of somebody who does not know.
@@ -76,7 +77,7 @@ fn contained<T>(f: impl FnOnce() -> T, unsure: impl FnOnce(Failure) -> T) -> T {
 /// Asked just before sending: the row may have waited in the queue while its lease, its
 /// usefulness or the downstream's memory ran out.
 pub(crate) fn may_begin(delivery: &Delivery, policy: &Arc<Policy>, clock: &dyn Clock) -> bool {
-    if !delivery.holds_lease_for(policy.time_limit) {
+    if !delivery.holds_lease_for(policy.promise.time_limit) {
         return false;
     }
     if delivery.lookup.is_some() {
@@ -85,8 +86,8 @@ pub(crate) fn may_begin(delivery: &Delivery, policy: &Arc<Policy>, clock: &dyn C
     if delivery.facts.expires_at.is_none() && delivery.facts.in_doubt_since.is_none() {
         return true;
     }
-    let policy = Policy { downstream: delivery.downstream, ..Policy::clone(policy) };
-    decide::decide_before_send(&delivery.facts, &policy, clock.now()).is_none()
+    let promise = Promise { downstream: delivery.downstream, ..policy.promise };
+    decide::withheld(&delivery.facts, promise, clock.now()).is_none()
 }
 
 /// Drops what somebody panicked with, which runs foreign code that may panic once more.

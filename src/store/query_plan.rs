@@ -2,9 +2,10 @@
 
 use rusqlite::Connection;
 
-use crate::store::relay::{claim, lookup, writer};
+use crate::store::relay::{due, leases};
 use crate::store::tables::{audit, budget, candidate, ordering};
 use crate::store::verbs::{enqueue, inbox, revise};
+use crate::store::{standing, transitions};
 
 const SCHEMA: &str = include_str!("../../schema.sql");
 
@@ -60,9 +61,12 @@ fn plan(conn: &Connection, sql: &str) -> Vec<String> {
 fn no_hot_statement_scans_or_sorts() {
     for (name, sql, index) in [
         ("candidates", candidate::CANDIDATES, "outbox_lease_due"),
-        ("expired", claim::EXPIRED, "outbox_lease_due"),
-        ("has_due", writer::HAS_DUE, "outbox_lease_due"),
-        ("next_due", writer::NEXT_DUE, "outbox_lease_due"),
+        ("expired", leases::EXPIRED, "outbox_lease_due"),
+        ("has_due", due::HAS_DUE, "outbox_lease_due"),
+        ("next_due", due::NEXT_DUE, "outbox_lease_due"),
+        ("standing", standing::STANDING, "INTEGER PRIMARY KEY (rowid=?)"),
+        ("park", transitions::PARK, "INTEGER PRIMARY KEY (rowid=?)"),
+        ("unlease", transitions::UNLEASE, "INTEGER PRIMARY KEY (rowid=?)"),
         ("head", ordering::HEAD, "PRIMARY KEY"),
         ("first", ordering::FIRST, "PRIMARY KEY"),
         ("of_intent", audit::OF_INTENT, "INTEGER PRIMARY KEY (rowid=?)"),
@@ -70,10 +74,10 @@ fn no_hot_statement_scans_or_sorts() {
         ("of_one", audit::OF_ONE, "sqlite_autoindex_outbox_event_1"),
         ("stream", audit::STREAM, "INTEGER PRIMARY KEY (rowid>?)"),
         ("lookups", candidate::LOOKUPS, "outbox_lease_due"),
-        ("has_lookup", lookup::HAS_LOOKUP, "outbox_lease_due"),
-        ("next_lookup", lookup::NEXT_LOOKUP, "outbox_lease_due"),
+        ("has_lookup", due::HAS_LOOKUP, "outbox_lease_due"),
+        ("next_lookup", due::NEXT_LOOKUP, "outbox_lease_due"),
         ("successor", revise::SUCCESSOR, "sqlite_autoindex_outbox_revision_1"),
-        ("give_back_doubt", budget::GIVE_BACK_DOUBT, "(operation=? AND at>? AND at<?)"),
+        ("refund_doubt", budget::REFUND_DOUBT, "(operation=? AND at>? AND at<?)"),
         ("next_cost", budget::NEXT_COST, "outbox_lease_due"),
         ("budgets", budget::BUDGETS, "PRIMARY KEY"),
         ("spent", budget::SPENT, "(operation=? AND at>?)"),
@@ -82,7 +86,7 @@ fn no_hot_statement_scans_or_sorts() {
         ("tenant_entries", budget::TENANT_ENTRIES, "COVERING INDEX outbox_spend_tenant"),
         ("is_entered", budget::IS_ENTERED, "outbox_spend_cost"),
         ("forget", budget::FORGET, "(operation=? AND at<?)"),
-        ("give_back", budget::GIVE_BACK, "(operation=? AND at=? AND id=? AND token=?)"),
+        ("refund", budget::REFUND, "(operation=? AND at=? AND id=? AND token=?)"),
         ("id_of_key", enqueue::ID_OF_KEY, "sqlite_autoindex_outbox_1"),
         ("id_of_version", enqueue::ID_OF_VERSION, "outbox_version"),
         ("inbox_result", inbox::RESULT, "PRIMARY KEY (source=? AND message_id=?)"),

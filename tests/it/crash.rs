@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use sqlite_outbox::rusqlite::Connection;
-use sqlite_outbox::{Filter, Outbox, Status};
+use sqlite_outbox::{Actor, Filter, Outbox, Status};
 use tempfile::TempDir;
 
 use crate::downstream::Downstream;
@@ -89,7 +89,7 @@ fn killed_between_request_and_response_never_sends_again_unprotected() {
 
     let mut relay = scene.relay("/gate", "unprotected");
     relay.waits_until_it_says(&format!("{id} needs_review"));
-    let matched = scene.outbox.replay_all(&Filter::default(), "test", None, false).unwrap();
+    let matched = scene.outbox.replay_all(&Filter::default(), "test", false).unwrap();
     assert!(matched.iter().all(|(_, done)| done.is_err()), "{matched:?}");
     // Another relay that claims to know better obeys the stored contract, and works all the same.
     drop(relay);
@@ -133,7 +133,9 @@ fn a_row_that_kills_its_process_can_be_cancelled() {
     relay.kill();
     let requested = scene
         .outbox
-        .transact(|tx| scene.outbox.request_cancel(tx, killer, "ann", Some("it kills")))
+        .transact(|tx| {
+            scene.outbox.request_cancel(tx, killer, Actor::new("ann").reason("it kills"))
+        })
         .unwrap();
     assert_eq!(requested, Status::InFlight, "its owner is dead, its lease is not");
     scene.downstream.release();
@@ -247,7 +249,7 @@ fn finish(scene: &Scene) {
     let (mut least, mut since) = (i64::MAX, std::time::Instant::now());
     loop {
         let review = Filter { status: Some(Status::NeedsReview), ..Filter::default() };
-        scene.outbox.replay_all(&review, "test", None, false).unwrap();
+        scene.outbox.replay_all(&review, "test", false).unwrap();
         let left = scene.number("SELECT count(*) FROM outbox_lease");
         if left == 0 {
             return;

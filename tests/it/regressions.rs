@@ -64,9 +64,9 @@ fn a_queued_row_keeps_its_time() {
     relay_on(&world.outbox, operation()).drain().unwrap();
     let due = world.entry(second).next_attempt_at.unwrap();
     assert!(due >= crate::world::START + 3_600_000);
-    world.outbox.replay(first, "alice", None).unwrap();
+    world.outbox.replay(first, "alice").unwrap();
     assert_eq!(world.entry(second).next_attempt_at, None, "it waits behind the first");
-    world.outbox.transact(|tx| world.outbox.cancel(tx, first, "alice", None)).unwrap();
+    world.outbox.transact(|tx| world.outbox.cancel(tx, first, "alice")).unwrap();
     assert_eq!(world.entry(second).next_attempt_at, Some(due));
     assert_eq!(relay_on(&world.outbox, operation()).drain().unwrap().attempts, 0);
 }
@@ -360,7 +360,7 @@ fn what_was_put_off_asks_again_when_the_budget_changes() {
     assert_eq!(relay_on(&world.outbox, budget(1)).drain().unwrap().succeeded, 1);
     assert_eq!(world.outbox.why(2, None).unwrap().0, "not_due");
     // A person may ask for it too, and is told what holds it.
-    assert!(!world.outbox.resume("pay", "ann", None).unwrap());
+    assert!(!world.outbox.resume("pay", "ann").unwrap());
     let (rule, text) = world.outbox.why(2, None).unwrap();
     assert_eq!(rule, "budget", "{text}");
     assert_eq!(relay_on(&world.outbox, budget(1)).drain().unwrap().succeeded, 0);

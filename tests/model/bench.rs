@@ -12,7 +12,7 @@ use super::model::SETTLE;
 use super::verb::Move;
 use crate::clock::Clock;
 use crate::core::backoff::{Backoff, Jitter};
-use crate::core::contract::{Downstream, OnDead};
+use crate::core::contract::{Downstream, OnDead, Promise};
 use crate::core::decide::Policy;
 use crate::core::flow::Limits;
 use crate::store::tables::contract::{Contract, register};
@@ -162,14 +162,12 @@ impl Bench {
 fn policy(downstream: Downstream, reconciles: bool) -> Policy {
     let (base, cap) = (Duration::from_secs(2), Duration::from_secs(3600));
     Policy {
-        downstream,
+        promise: Promise { downstream, time_limit: TIME_LIMIT, reconciles },
         backoff: Backoff::Exponential { base, cap, jitter: Jitter::None },
         attempts_max: 4,
         give_up_after: GIVE_UP_AFTER,
         retry_after_max: Duration::from_secs(3600),
-        time_limit: TIME_LIMIT,
-        reconciles,
-        settle_delay: SETTLE,
+        lookup_delay: SETTLE,
         lookups_max: 4,
     }
 }

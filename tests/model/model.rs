@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use super::downstream::{TIME_LIMIT, WINDOW};
 use crate::core::contract::Downstream;
-use crate::core::decide::CLOCK_SLACK_MS;
-use crate::core::millis;
+use crate::core::{CLOCK_SLACK_MS, millis};
 
 /// One attempt that was handed to a relay.
 #[derive(Debug)]

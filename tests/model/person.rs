@@ -9,6 +9,7 @@ use super::op::{Named, Op, Word};
 use super::sequence::Machine;
 use super::verb::Verb;
 use crate::clock::Clock;
+use crate::core::actor::Actor;
 use crate::core::contract::Downstream;
 use crate::core::intent::Intent;
 use crate::core::outcome::{Receipt, Resolution};
@@ -16,10 +17,9 @@ use crate::core::status::Status;
 use crate::error::{Error, ErrorKind, Result as Fallible};
 use crate::store::tables::pause;
 use crate::store::verbs::revise::{Revised, revise};
-use crate::store::verbs::withdraw::{By, cancel, request_cancel, skip};
+use crate::store::verbs::withdraw::{cancel, request_cancel, skip};
 use crate::store::verbs::{enqueue, replay, resolve};
 
-const BY: By<'static> = ("person", Some("as the sequence says"));
 const PAYLOAD_MAX: usize = 1024;
 
 impl Machine<'_> {
@@ -83,19 +83,19 @@ impl Machine<'_> {
             Op::Confirm { id: named, .. } => self.confirm(id, named),
             Op::Bind { id: named, .. } => {
                 let Some(name) = self.name(id, named) else { return Ok(None) };
-                self.act(done(Verb::Other), |conn| resolve::bind(conn, id, &name, BY, now))
+                self.act(done(Verb::Other), |conn| resolve::bind(conn, id, &name, &by(), now))
             }
             Op::Revise { .. } => self.revise(id),
-            Op::Cancel { .. } => self.act(done(Verb::Cancel), |conn| cancel(conn, id, BY, now)),
+            Op::Cancel { .. } => self.act(done(Verb::Cancel), |conn| cancel(conn, id, &by(), now)),
             Op::RequestCancel { .. } => {
                 let asked =
-                    self.act(done(Verb::Cancel), |c| request_cancel(c, id, BY, now).map(drop))?;
+                    self.act(done(Verb::Cancel), |c| request_cancel(c, id, &by(), now).map(drop))?;
                 self.model.unwanted.extend(asked.as_ref().map(|_| id));
                 Ok(asked)
             }
-            Op::Skip { .. } => self.act(done(Verb::Other), |conn| skip(conn, id, BY, now)),
+            Op::Skip { .. } => self.act(done(Verb::Other), |conn| skip(conn, id, &by(), now)),
             _ => {
-                let replayed = replay::replay_one(&mut self.bench.person, id, BY, now);
+                let replayed = replay::replay_one(&mut self.bench.person, id, &by(), now);
                 if replayed.is_ok() {
                     self.model.unwanted.remove(&id);
                 }
@@ -119,7 +119,7 @@ impl Machine<'_> {
         let is_alive = |owner: &str| alive.iter().any(|known| known == owner);
         let now = self.bench.clock.now();
         let conn = &mut self.bench.person;
-        let resolved = resolve::resolve(conn, id, &resolution, BY, &is_alive, now);
+        let resolved = resolve::resolve(conn, id, &resolution, &by(), &is_alive, now);
         let done = Done { verb: Verb::Resolve, row: Some(id), may_be_silent: false };
         let done = accepted(done, resolved.map(drop))?;
         if done.is_some() {
@@ -151,7 +151,7 @@ impl Machine<'_> {
                 conn.prepare_cached("SELECT tenant_id, idempotency_key FROM outbox WHERE id = ?1")?;
             let key: (String, String) =
                 statement.query_row([id], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            resolve::confirm(conn, (&key.0, &key.1), &receipt, BY, now).map(drop)
+            resolve::confirm(conn, (&key.0, &key.1), &receipt, &by(), now).map(drop)
         })
     }
 
@@ -181,10 +181,10 @@ impl Machine<'_> {
                 conn.prepare_cached("SELECT entity_id, intent_version FROM outbox WHERE id = ?1")?;
             let (entity, version): (String, i64) =
                 statement.query_row([id], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            let revised = Revised::find(conn, id, version)?;
+            let revised = Revised::find(conn, id, version, now)?;
             let intent = Intent::new(operation, entity).tenant(tenant).payload("{}");
             let next = revised.next(&intent);
-            revise(conn, &revised, &next.prepare(now, PAYLOAD_MAX)?, BY, now).map(drop)
+            revise(conn, &revised, &next.prepare(now, PAYLOAD_MAX)?, &by(), now).map(drop)
         })
     }
 
@@ -193,14 +193,14 @@ impl Machine<'_> {
         let until = seconds.map(|seconds| now + i64::from(seconds) * 1000);
         let name = OPERATIONS[usize::from(operation)];
         let done = Done { verb: Verb::Other, row: None, may_be_silent: false };
-        accepted(done, pause::pause(&mut self.bench.person, name, until, BY, now))
+        accepted(done, pause::pause(&mut self.bench.person, name, until, &by(), now))
     }
 
     pub fn resume(&mut self, operation: u8) -> Checked<Option<Done>> {
         let name = OPERATIONS[usize::from(operation)];
         let now = self.bench.clock.now();
         let done = Done { verb: Verb::Other, row: None, may_be_silent: false };
-        accepted(done, pause::resume(&mut self.bench.person, name, BY, now).map(drop))
+        accepted(done, pause::resume(&mut self.bench.person, name, &by(), now).map(drop))
     }
 
     /// What was withdrawn or given up by the library itself was not applied, and what succeeded was;
@@ -234,6 +234,10 @@ impl Machine<'_> {
         }
         Ok(())
     }
+}
+
+fn by() -> Actor {
+    Actor::new("person").reason("as the sequence says")
 }
 
 fn accepted(done: Done, acted: Result<(), Error>) -> Checked<Option<Done>> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bench::{Mutant, OPERATIONS, begin, downstream};
+use super::bench::{Mutant, OPERATIONS, downstream};
 use super::check::{Checked, Done, Violation, violation};
 use super::model::{Promise, SETTLE};
 use super::op::Answer;
@@ -13,12 +13,13 @@ use super::verb::Verb;
 use crate::clock::Clock;
 use crate::core::contract::Downstream;
 use crate::core::outcome::{Failure, Finding, Outcome, Receipt};
+use crate::core::shard::Shard;
 use crate::core::status::Status;
 use crate::error::Result as Fallible;
 use crate::handler::Delivery;
 use crate::relay::{Doubts, may_begin};
-use crate::store::relay::tx::{Rules, Step};
-use crate::store::{ClaimRequest, Record, Told};
+use crate::store::relay::tx::{RelayTx, Rules};
+use crate::store::{ClaimRequest, Record, Reported};
 
 /// One relay process.
 #[derive(Default)]
@@ -36,7 +37,7 @@ pub(crate) struct Flight {
 
 /// What a worker will say, and since when it has worked.
 struct Begun {
-    told: Told,
+    reported: Reported,
     at: Duration,
     /// It sends only just before it reports or ends.
     sends_late: bool,
@@ -53,14 +54,13 @@ impl Machine<'_> {
     fn step<T>(
         &mut self,
         relay: usize,
-        f: impl FnOnce(&mut Step<'_>, &[Rules], &dyn Fn(&str) -> bool) -> Fallible<T>,
+        f: impl FnOnce(&mut RelayTx<'_>, &[Rules], &dyn Fn(&str) -> bool) -> Fallible<T>,
     ) -> Checked<T> {
         let clock = self.bench.shared_clock();
         let (now, passed) = (clock.now(), clock.monotonic());
         let alive = self.relays.each_ref().map(|relay| relay.owner.clone());
         let owner = &alive[relay];
-        let tx = begin(&mut self.bench.relays[relay])?;
-        let mut step = Step::begun(tx, owner, now, clock);
+        let mut step = RelayTx::begin(&self.bench.relays[relay], owner, now, clock)?;
         let is_alive = |owner: &str| alive.iter().any(|known| known == owner);
         let value = f(&mut step, &self.rules, &is_alive)?;
         let stepped = step.commit()?;
@@ -147,15 +147,15 @@ impl Machine<'_> {
         if !may_begin(&delivery, &policy, &self.bench.clock) {
             return self.release(relay, at).map(Some);
         }
-        let told = if delivery.lookup.is_some() {
-            Told::Finding(self.found(&delivery, answer), Duration::ZERO)
+        let reported = if delivery.lookup.is_some() {
+            Reported::Finding(self.found(&delivery, answer), Duration::ZERO)
         } else {
             self.check_promise(&delivery)?;
-            Told::Outcome(self.sent(&delivery, answer))
+            Reported::Outcome(self.sent(&delivery, answer))
         };
         let sends_late = answer == Answer::Suspended && delivery.lookup.is_none();
         let at_time = self.bench.clock.monotonic();
-        self.relays[relay].held[at].begun = Some(Begun { told, at: at_time, sends_late });
+        self.relays[relay].held[at].begun = Some(Begun { reported, at: at_time, sends_late });
         Ok(None)
     }
 
@@ -225,26 +225,26 @@ impl Machine<'_> {
         let flight = self.relays[relay].held.remove(at);
         self.send_late(&flight);
         let Flight { delivery, begun } = flight;
-        let Some(Begun { told, at: began, .. }) = begun else {
+        let Some(Begun { reported, at: began, .. }) = begun else {
             return violation("harness", "it was not begun");
         };
         let (id, token) = (delivery.id, delivery.token);
-        let (told, verb, may_be_silent) = match told {
-            Told::Outcome(outcome) => {
+        let (reported, verb, may_be_silent) = match reported {
+            Reported::Outcome(outcome) => {
                 self.learn(id, token, &outcome);
                 let is_probe = self.is_probe(id, token)?;
-                (Told::Outcome(outcome), Verb::Record, is_probe)
+                (Reported::Outcome(outcome), Verb::Record, is_probe)
             }
-            Told::Finding(finding, _) => {
+            Reported::Finding(finding, _) => {
                 let known_for = self.relays[relay].doubts.known_for(&delivery, began);
                 if finding == Finding::NotApplied {
                     self.believed = Some((id, known_for >= SETTLE));
                 }
-                (Told::Finding(finding, known_for), Verb::Find, false)
+                (Reported::Finding(finding, known_for), Verb::Find, false)
             }
         };
         let delivery = self.broken_delivery(delivery);
-        let record = Record { delivery, told, roll: 0.5 };
+        let record = Record { delivery, reported, roll: 0.5 };
         self.step(relay, |step, rules, is_alive| {
             let rules = &rules[operation_of(&record.delivery)];
             step.record(&record, rules, is_alive)
@@ -354,7 +354,7 @@ pub(crate) fn operation_of(delivery: &Delivery) -> usize {
 }
 
 fn request(rules: &Rules, limit: usize, holds_nothing: bool) -> ClaimRequest<'_> {
-    let (bytes, shard, lease_ms) = (1 << 20, (0, 1), LEASE_MS);
+    let (bytes, shard, lease_ms) = (1 << 20, Shard::ALL, LEASE_MS);
     ClaimRequest { rules, limit, bytes, shard, lease_ms, holds_nothing }
 }
 

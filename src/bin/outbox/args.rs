@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
-use sqlite_outbox::{EventKind, Shard, Status};
+use sqlite_outbox::{Actor, EventKind, Shard, Status};
 
-use crate::ui::input::{parse, parse_duration, parse_event_kind, parse_since, parse_status};
+use crate::ui::input::{self, parse, parse_duration, parse_event_kind, parse_since, parse_status};
 
 /// A minimal configuration, shown by `relay --help`.
 const RELAY_TOML: &str = r#"A minimal relay.toml (docs/relay-toml.md lists every key):
@@ -215,6 +215,16 @@ pub struct RelayArgs {
     /// How long to wait for requests on the way when stopped
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30s")]
     pub grace: Duration,
+}
+
+impl ActorArgs {
+    pub fn actor(&self) -> Actor {
+        let actor = Actor::new(input::actor(self.actor.as_deref()));
+        match &self.reason {
+            Some(reason) => actor.reason(reason),
+            None => actor,
+        }
+    }
 }
 
 /// Who acts, and why.

@@ -1,4 +1,5 @@
-use super::super::flow::{Closed, Flow, Gate, Limits, Pause, PauseKind, gate};
+use super::super::flow::{Closed, FlowControl, Gate, Limits, gate};
+use super::super::pause::{Pause, PauseKind};
 use super::*;
 
 const T: i64 = 1_800_000_000_000;
@@ -79,17 +80,19 @@ fn the_gate_is_closed_until_the_budget_frees() {
     let used_up = UsedUp { budget: budget(Scope::Operation, Kind::Sends, 3), until: T + 70 };
     let left = Left { sends: 0, used_up: Some(used_up) };
     let closed = Gate::Closed { until: Some(T + 70), why: Closed::Budget(used_up) };
-    let flow = Flow::default();
+    let flow = FlowControl::default();
     assert_eq!(gate(&flow, 0, &left, T), closed);
     let some = Left { sends: 2, used_up: None };
     assert_eq!(gate(&flow, 0, &some, T), Gate::Open(2));
-    let few =
-        Flow { limits: Limits { max_in_flight: Some(5), ..Limits::default() }, ..Flow::default() };
+    let few = FlowControl {
+        limits: Limits { max_in_flight: Some(5), ..Limits::default() },
+        ..FlowControl::default()
+    };
     assert_eq!(gate(&few, 4, &some, T), Gate::Open(1));
     assert_eq!(gate(&few, 0, &some, T), Gate::Open(2));
     assert_eq!(gate(&flow, 0, &Left::default(), T), Gate::Open(usize::MAX));
     // A probe is a send; a pause that goes on says more than the budget.
-    let paused = |until| Flow {
+    let paused = |until| FlowControl {
         pause: Some(Pause {
             kind: PauseKind::Breaker,
             until: Some(until),
@@ -97,7 +100,7 @@ fn the_gate_is_closed_until_the_budget_frees() {
             actor: String::new(),
             since: T,
         }),
-        ..Flow::default()
+        ..FlowControl::default()
     };
     assert_eq!(gate(&paused(T), 0, &left, T), closed);
     assert_eq!(gate(&paused(T), 0, &some, T), Gate::Probe(0));

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::core::backoff::Jitter;
 use crate::core::outcome::Receipt;
+use crate::core::verbs::replay;
 
 const NOW: i64 = 1_800_000_000_000;
 const HOUR: i64 = 3_600_000;
@@ -76,14 +77,16 @@ fn policy() -> impl Strategy<Value = Policy> {
     let backoff = prop_oneof![exponential, schedule.prop_map(Backoff::Schedule)];
     (downstream, backoff, 1_u32..20, 1_u64..200, 1_u64..48).prop_map(
         |(downstream, backoff, attempts_max, give_up, retry_after)| Policy {
-            downstream,
+            promise: Promise {
+                downstream,
+                time_limit: Duration::from_secs(60),
+                reconciles: attempts_max % 2 == 0,
+            },
             backoff,
             attempts_max,
             give_up_after: Duration::from_secs(give_up * 3600),
             retry_after_max: Duration::from_secs(retry_after * 3600),
-            time_limit: Duration::from_secs(60),
-            reconciles: attempts_max % 2 == 0,
-            settle_delay: Duration::from_secs(120),
+            lookup_delay: Duration::from_secs(120),
             lookups_max: 8,
         },
     )
@@ -96,17 +99,17 @@ proptest! {
     fn a_second_request_is_never_unsafe(
         facts in facts(), outcome in outcome(), policy in policy(), roll in 0.0..1.0,
     ) {
-        let decision = decide(&facts, &outcome, &policy, NOW, roll);
+        let decision = decide(&facts, &outcome, &policy, Draw { now: NOW, roll });
         if matches!(outcome, Outcome::MaybeSent(_)) {
             prop_assert!(decision.facts.in_doubt_since.is_some());
-            if policy.downstream == Downstream::Unprotected {
+            if policy.promise.downstream == Downstream::Unprotected {
                 // Without a look-up only a person can find out.
-                let status = if policy.reconciles { Status::Unknown } else { Status::NeedsReview };
+                let status = if policy.promise.reconciles { Status::Unknown } else { Status::NeedsReview };
                 prop_assert_eq!(decision.status, status);
             }
         }
         let lost = decide_lost(&facts, &policy, NOW);
-        if policy.downstream == Downstream::Unprotected {
+        if policy.promise.downstream == Downstream::Unprotected {
             prop_assert_ne!(lost.status, Status::Pending);
         }
         // Whatever is pending is asked about once more, and then nothing in doubt goes to a
@@ -116,10 +119,10 @@ proptest! {
             let may_be_sent = decision.status == Status::Pending
                 && decide_before_send(&decision.facts, &policy, NOW).is_none();
             if may_be_sent {
-                let Downstream::DeduplicatesByKey { window } = policy.downstream else {
+                let Downstream::DeduplicatesByKey { window } = policy.promise.downstream else {
                     return Err(TestCaseError::fail("an unprotected downstream would be asked twice"));
                 };
-                prop_assert!(NOW + millis(policy.time_limit) <= since + millis(window));
+                prop_assert!(NOW + millis(policy.promise.time_limit) <= since + millis(window));
             }
         }
     }
@@ -129,7 +132,7 @@ proptest! {
         facts in facts(), outcome in outcome(), policy in policy(), roll in 0.0..1.0,
     ) {
         let before_send = decide_before_send(&facts, &policy, NOW);
-        let decided = [decide(&facts, &outcome, &policy, NOW, roll), decide_lost(&facts, &policy, NOW)];
+        let decided = [decide(&facts, &outcome, &policy, Draw { now: NOW, roll }), decide_lost(&facts, &policy, NOW)];
         for decision in decided.into_iter().chain(before_send) {
             if let Some(since) = facts.in_doubt_since {
                 prop_assert_eq!(decision.facts.in_doubt_since, Some(since));
@@ -151,7 +154,7 @@ proptest! {
         let facts = Facts { cancel_requested: true, ..facts };
         let before_send = decide_before_send(&facts, &policy, NOW).expect("it is withheld");
         let lost = decide_lost(&facts, &policy, NOW);
-        for decision in [before_send, lost, decide(&facts, &outcome, &policy, NOW, roll)] {
+        for decision in [before_send, lost, decide(&facts, &outcome, &policy, Draw { now: NOW, roll })] {
             prop_assert_ne!(decision.status, Status::Pending);
         }
     }
@@ -160,10 +163,10 @@ proptest! {
     fn only_where_something_can_look_it_up_is_it_unknown(
         facts in facts(), outcome in outcome(), policy in policy(), roll in 0.0..1.0,
     ) {
-        let decision = decide(&facts, &outcome, &policy, NOW, roll);
+        let decision = decide(&facts, &outcome, &policy, Draw { now: NOW, roll });
         if decision.status == Status::Unknown {
-            prop_assert!(policy.reconciles);
-            prop_assert_eq!(decision.due_at, Some(NOW + millis(policy.settle_delay)));
+            prop_assert!(policy.promise.reconciles);
+            prop_assert_eq!(decision.due_at, Some(NOW + millis(policy.lookup_delay)));
             prop_assert_eq!(decision.facts.lookups, 0, "its look-ups begin anew");
         }
     }
@@ -172,7 +175,7 @@ proptest! {
     fn what_is_pending_is_due_later_and_within_its_budget(
         facts in facts(), outcome in outcome(), policy in policy(), roll in 0.0..1.0,
     ) {
-        let decision = decide(&facts, &outcome, &policy, NOW, roll);
+        let decision = decide(&facts, &outcome, &policy, Draw { now: NOW, roll });
         let comes_due = matches!(decision.status, Status::Pending | Status::Unknown);
         prop_assert_eq!(decision.due_at.is_some(), comes_due);
         prop_assert_eq!(decision.facts.lost, 0);
@@ -200,7 +203,7 @@ proptest! {
     fn what_provably_never_left_is_tried_for_ever(
         facts in facts(), failure in failure(), policy in policy(), roll in 0.0..1.0,
     ) {
-        let decision = decide(&facts, &Outcome::NotSent(failure), &policy, NOW, roll);
+        let decision = decide(&facts, &Outcome::NotSent(failure), &policy, Draw { now: NOW, roll });
         prop_assert_eq!(decision.status, Status::Pending);
         prop_assert_eq!(decision.facts.attempts, facts.attempts - 1);
         prop_assert_eq!(decision.facts.tries, facts.tries);
@@ -223,10 +226,10 @@ proptest! {
     #[test]
     fn only_what_is_safe_is_replayed(facts in facts(), policy in policy()) {
         for &status in Status::ALL {
-            let may = may_replay(status, &facts, &policy, NOW);
+            let may = replay(status, &facts, policy.promise, NOW).is_ok();
             prop_assert!(!may || matches!(status, Status::Dead | Status::NeedsReview));
             if may && status == Status::NeedsReview {
-                prop_assert_ne!(policy.downstream, Downstream::Unprotected);
+                prop_assert_ne!(policy.promise.downstream, Downstream::Unprotected);
             }
         }
     }
@@ -237,25 +240,28 @@ proptest! {
 #[test]
 fn the_time_to_give_up_begins_with_the_first_request() {
     let policy = Policy {
-        downstream: Downstream::DeduplicatesByKey { window: Duration::from_secs(86_400) },
+        promise: Promise {
+            downstream: Downstream::DeduplicatesByKey { window: Duration::from_secs(86_400) },
+            time_limit: Duration::from_secs(5),
+            reconciles: true,
+        },
         backoff: Backoff::Schedule(vec![Duration::from_secs(10)]),
         attempts_max: 100,
         give_up_after: Duration::from_secs(60),
         retry_after_max: Duration::from_secs(3600),
-        time_limit: Duration::from_secs(5),
-        reconciles: true,
-        settle_delay: Duration::from_secs(10),
+        lookup_delay: Duration::from_secs(10),
         lookups_max: 8,
     };
+    let at = |now| Draw { now, roll: 0.0 };
     let offline = Outcome::NotSent(Failure::new("connect", "refused"));
     let transient = Outcome::Transient(Failure::new("transient", "answered 408"));
     let mut facts = Facts { claimed_at: NOW, attempts: 1, tries: 1, ..Facts::default() };
-    facts = decide(&facts, &offline, &policy, NOW + 900 * HOUR, 0.0).facts;
+    facts = decide(&facts, &offline, &policy, at(NOW + 900 * HOUR)).facts;
     assert_eq!(facts.first_sent_at, None);
     let claimed_at = NOW + 901 * HOUR;
     facts = Facts { claimed_at, attempts: 1, tries: 2, ..facts };
-    let first = decide(&facts, &transient, &policy, claimed_at, 0.0);
+    let first = decide(&facts, &transient, &policy, at(claimed_at));
     assert_eq!((first.status, first.due_at), (Status::Pending, Some(claimed_at + 10_000)));
-    let last = decide(&first.facts, &transient, &policy, claimed_at + 50_001, 0.0);
+    let last = decide(&first.facts, &transient, &policy, at(claimed_at + 50_001));
     assert_eq!(last.status, Status::Dead);
 }

@@ -12,27 +12,28 @@ fn maybe_sent() -> Outcome {
     Outcome::MaybeSent(Failure::new("timeout", "no answer"))
 }
 
-fn learn(flow: &mut Flow, outcome: &Outcome, names_endpoint: bool) -> Option<FlowMove> {
-    flow.learn(outcome, CLAIM, Some(3), names_endpoint, (NOW, 0.0), Some(NOW + 5000))
+fn hear(flow: &mut FlowControl, outcome: &Outcome, names_endpoint: bool) -> Option<FlowMove> {
+    let heard = Heard { outcome, claim: CLAIM, names_endpoint, due_at: Some(NOW + 5000) };
+    flow.on_outcome(&heard, Some(3), Draw { now: NOW, roll: 0.0 })
 }
 
-fn paused(kind: PauseKind, until: Option<i64>) -> Flow {
+fn paused(kind: PauseKind, until: Option<i64>) -> FlowControl {
     let pause = Pause { kind, until, reason: "r".into(), actor: "a".into(), since: NOW - 1000 };
-    Flow { pause: Some(pause), ..Flow::default() }
+    FlowControl { pause: Some(pause), ..FlowControl::default() }
 }
 
 #[test]
 fn failures_in_a_row_open_the_breaker_and_any_answer_starts_anew() {
     for outcome in [not_sent(), maybe_sent()] {
-        let mut flow = Flow::default();
-        assert_eq!(learn(&mut flow, &outcome, false), None);
-        assert_eq!(learn(&mut flow, &outcome, false), None);
+        let mut flow = FlowControl::default();
+        assert_eq!(hear(&mut flow, &outcome, false), None);
+        assert_eq!(hear(&mut flow, &outcome, false), None);
         let answered = Outcome::Rejected(Failure::new("permanent", "answered 400"));
-        assert_eq!(learn(&mut flow, &answered, false), None);
+        assert_eq!(hear(&mut flow, &answered, false), None);
         assert_eq!(flow.failures, 0);
-        assert_eq!(learn(&mut flow, &outcome, false), None);
-        assert_eq!(learn(&mut flow, &outcome, false), None);
-        assert_eq!(learn(&mut flow, &outcome, false), Some(FlowMove::Paused));
+        assert_eq!(hear(&mut flow, &outcome, false), None);
+        assert_eq!(hear(&mut flow, &outcome, false), None);
+        assert_eq!(hear(&mut flow, &outcome, false), Some(FlowMove::Paused));
         assert!(matches!(
             gate(&flow, 0, &Left::default(), NOW),
             Gate::Closed { until: Some(_), why: Closed::Paused(_) }
@@ -42,16 +43,16 @@ fn failures_in_a_row_open_the_breaker_and_any_answer_starts_anew() {
 
 #[test]
 fn what_says_nothing_about_the_downstream_does_not_count() {
-    let mut flow = Flow::default();
+    let mut flow = FlowControl::default();
     let panic = Outcome::MaybeSent(Failure::new("panic", "the handler panicked"));
     for _ in 0..9 {
-        assert_eq!(learn(&mut flow, &maybe_sent(), true), None);
-        assert_eq!(learn(&mut flow, &panic, false), None);
+        assert_eq!(hear(&mut flow, &maybe_sent(), true), None);
+        assert_eq!(hear(&mut flow, &panic, false), None);
     }
-    assert_eq!(flow, Flow::default());
+    assert_eq!(flow, FlowControl::default());
     // Not to reach one's own endpoint may mean that the network is gone.
     for _ in 0..3 {
-        learn(&mut flow, &not_sent(), true);
+        hear(&mut flow, &not_sent(), true);
     }
     assert!(flow.pause.is_some());
 }
@@ -73,7 +74,7 @@ fn a_probe_goes_alone_waits_longer_each_time_and_ends_the_pause() {
             gate(&flow, 1, &Left::default(), due),
             Gate::Closed { until: None, why: Closed::Probing }
         );
-        assert_eq!(learn(&mut flow, &not_sent(), false), None);
+        assert_eq!(hear(&mut flow, &not_sent(), false), None);
         let until = flow.pause.as_ref().and_then(|pause| pause.until).expect("it goes on");
         waits.push(until - NOW);
         assert_eq!(flow.pause.as_ref().map(|pause| pause.since), Some(NOW - 1000));
@@ -81,7 +82,7 @@ fn a_probe_goes_alone_waits_longer_each_time_and_ends_the_pause() {
     assert!(waits.is_sorted() && waits[11] <= 15 * 60 * 1000, "{waits:?}");
     flow.probe = Some(CLAIM);
     let success = Outcome::Succeeded(Receipt::new());
-    assert_eq!(learn(&mut flow, &success, false), Some(FlowMove::Resumed));
+    assert_eq!(hear(&mut flow, &success, false), Some(FlowMove::Resumed));
     assert_eq!((flow.pause.as_ref(), flow.probes, flow.probe), (None, 0, None));
 }
 
@@ -90,7 +91,7 @@ fn a_pause_by_hand_is_not_ended_by_an_answer() {
     let mut flow = paused(PauseKind::Operator, None);
     for outcome in [Outcome::Succeeded(Receipt::new()), not_sent(), maybe_sent()] {
         for _ in 0..5 {
-            assert_eq!(learn(&mut flow, &outcome, false), None);
+            assert_eq!(hear(&mut flow, &outcome, false), None);
         }
         assert_eq!(flow.pause.as_ref().map(|p| p.kind), Some(PauseKind::Operator));
     }
@@ -100,7 +101,7 @@ fn a_pause_by_hand_is_not_ended_by_an_answer() {
 
 #[test]
 fn more_is_let_through_as_time_goes_by() {
-    let flow = Flow { resumed_at: Some(NOW), ..Flow::default() };
+    let flow = FlowControl { resumed_at: Some(NOW), ..FlowControl::default() };
     let open = |ms: i64, in_flight| gate(&flow, in_flight, &Left::default(), NOW + ms);
     assert_eq!(open(0, 0), Gate::Open(1));
     assert_eq!(open(0, 1), Gate::Closed { until: Some(NOW + 500), why: Closed::Resuming });
@@ -117,7 +118,7 @@ fn a_rate_holds_in_every_stretch_and_is_used() {
     {
         let rate = Rate { count, per: Duration::from_millis(period) };
         let limits = Limits { rate: Some(rate), ..Limits::default() };
-        let (mut flow, mut sent) = (Flow { limits, ..Flow::default() }, Vec::new());
+        let (mut flow, mut sent) = (FlowControl { limits, ..FlowControl::default() }, Vec::new());
         for ms in 0..5 * period {
             let now = NOW + i64::try_from(ms).expect("small");
             let room = match gate(&flow, 0, &Left::default(), now) {
@@ -142,7 +143,7 @@ fn extremes_do_not_overflow() {
     for (count, per) in [(u32::MAX, Duration::from_millis(1)), (1, Duration::MAX)] {
         let limits = Limits { rate: Some(Rate { count, per }), ..Limits::default() };
         let bucket = Some((i64::MIN, i64::MIN));
-        let mut flow = Flow { limits, bucket, ..Flow::default() };
+        let mut flow = FlowControl { limits, bucket, ..FlowControl::default() };
         for now in [i64::MIN, 0, NOW, i64::MAX] {
             let _ = gate(&flow, usize::MAX, &Left::default(), now);
             flow.take(usize::MAX, now);

@@ -1,7 +1,7 @@
 //! What holds for every finding.
 
 use super::*;
-use crate::core::contract::Downstream;
+use crate::core::contract::{Downstream, Promise};
 use crate::core::outcome::Receipt;
 
 const NOW: i64 = 1_800_000_000_000;
@@ -9,14 +9,16 @@ const SETTLE: Duration = Duration::from_secs(120);
 
 fn policy() -> Policy {
     Policy {
-        downstream: Downstream::Unprotected,
+        promise: Promise {
+            downstream: Downstream::Unprotected,
+            time_limit: Duration::from_secs(60),
+            reconciles: true,
+        },
         backoff: Backoff::default(),
         attempts_max: 10,
         give_up_after: Duration::from_secs(72 * 3600),
         retry_after_max: Duration::from_secs(24 * 3600),
-        time_limit: Duration::from_secs(60),
-        reconciles: true,
-        settle_delay: SETTLE,
+        lookup_delay: SETTLE,
         lookups_max: 3,
     }
 }
@@ -37,7 +39,7 @@ fn doubtful(lookups: u32) -> Facts {
 const LONG_AGO: Observed = Observed { in_doubt_for: SETTLE, may_be_on_its_way: false };
 
 fn found(facts: &Facts, finding: &Finding, observed: Observed) -> Decision {
-    decide_finding(facts, finding, observed, &policy(), NOW, 1.0)
+    decide_finding(facts, finding, observed, &policy(), Draw { now: NOW, roll: 1.0 })
 }
 
 fn unsure() -> Finding {

@@ -136,9 +136,15 @@ pub(crate) fn ids(conn: &Connection, filter: &Filter) -> Result<Vec<i64>> {
         Some(Status::Succeeded) => "SELECT id FROM main.outbox_receipt WHERE status = 'succeeded'",
         Some(Status::Cancelled) => "SELECT id FROM main.outbox_receipt WHERE status = 'cancelled'",
     };
+    let named = serde_json::json!(filter.ids).to_string();
+    let source = if filter.ids.is_empty() {
+        source.to_owned()
+    } else {
+        format!("SELECT value AS id FROM json_each(:ids) WHERE value IN ({source})")
+    };
     let sql = format!(
         "SELECT s.id FROM ({source}) AS s CROSS JOIN main.outbox o ON o.id = s.id
-         WHERE s.id > :after
+         WHERE s.id > :after AND :ids IS NOT NULL
            AND (:operation IS NULL OR o.operation = :operation)
            AND (:tenant IS NULL OR o.tenant_id = :tenant)
            AND (:entity IS NULL OR o.entity_id = :entity)
@@ -148,6 +154,7 @@ pub(crate) fn ids(conn: &Connection, filter: &Filter) -> Result<Vec<i64>> {
     let mut statement = conn.prepare_cached(&sql)?;
     let rows = statement.query_map(
         named_params! {
+            ":ids": named,
             ":after": filter.after.unwrap_or(0),
             ":operation": filter.operation,
             ":tenant": filter.tenant,

@@ -6,17 +6,17 @@ use rusqlite::{Connection, OptionalExtension, named_params};
 use crate::core::budget::Fit;
 use crate::core::decide;
 use crate::core::flow::{Closed, Gate};
+use crate::core::shard::Shard;
 use crate::core::status::Status;
 use crate::core::why::{Settled, Why};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::columns;
-use crate::store::tables::budget::{Asking, Purse};
+use crate::store::tables::budget::{Asking, Ledger};
 use crate::store::tables::ordering::HEAD;
 use crate::store::tables::{candidate, contract, pause};
-use crate::store::verbs::withdraw;
 
 /// The first rule that keeps this intent from being sent now.
-pub(crate) fn why(conn: &Connection, id: i64, shard: Option<(u32, u32)>, now: i64) -> Result<Why> {
+pub(crate) fn why(conn: &Connection, id: i64, shard: Option<Shard>, now: i64) -> Result<Why> {
     // One view of the file for all the questions.
     let tx = conn.unchecked_transaction()?;
     let row = find(&tx, id)?;
@@ -44,15 +44,15 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<(u32, u32)>, now: i6
         Ok(intent) => intent,
         Err(reason) => return Ok(Why::unreadable(reason)),
     };
-    let policy = withdraw::cautious(Some(&contract));
-    if let Some(withheld) = decide::withheld(&candidate.facts, &policy, now) {
+    let promise = contract::promise(Some(&contract));
+    if let Some(withheld) = decide::withheld(&candidate.facts, promise, now) {
         let at = match withheld {
             decide::Withheld::Expired => candidate.facts.expires_at,
             decide::Withheld::InDoubt | decide::Withheld::CancelRequested => {
                 candidate.facts.in_doubt_since
             }
         };
-        return Ok(Why::withheld(withheld, policy.downstream, at.unwrap_or(now)));
+        return Ok(Why::withheld(withheld, promise.downstream, at.unwrap_or(now)));
     }
     if let Some(max) = contract.attempts_max.filter(|&max| candidate.facts.attempts >= max) {
         return Ok(Why::used_up(candidate.facts.attempts, max));
@@ -61,7 +61,7 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<(u32, u32)>, now: i6
         return Ok(why);
     }
     let asking = Asking { id, tenant_id: &intent.tenant_id, cost: intent.cost };
-    match Purse::open(&tx, &row.operation, now)?.fit(&tx, asking)? {
+    match Ledger::open(&tx, &row.operation, now)?.fit(&tx, asking)? {
         Fit::Fits => {}
         Fit::PutOff(used_up) | Fit::Waits(used_up) => {
             let until = Some(used_up.until);
@@ -69,7 +69,7 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<(u32, u32)>, now: i6
         }
         Fit::Never(budget) => return Ok(Why::never_fits(intent.cost, &budget)),
     }
-    if let Some(shard) = shard.filter(|&shard| !is_of(id, shard)) {
+    if let Some(shard) = shard.filter(|shard| !shard.holds(id)) {
         return Ok(Why::other_shard(id, shard));
     }
     Ok(Why::next(candidate.facts.lost > 0))
@@ -80,14 +80,14 @@ fn held_back(
     conn: &Connection,
     row: &Waiting,
     due_at: i64,
-    shard: Option<(u32, u32)>,
+    shard: Option<Shard>,
     now: i64,
 ) -> Result<Option<Why>> {
     let mut flow = pause::load(conn, &row.operation)?.unwrap_or_default();
     flow.end_pause(now);
     // The turn is among the rows that the same relay sees.
-    let shard = shard.filter(|&shard| is_of(row.id, shard)).unwrap_or((0, 1));
-    let left = Purse::open(conn, &row.operation, now)?.left(conn, shard)?;
+    let shard = shard.filter(|shard| shard.holds(row.id)).unwrap_or_default();
+    let left = Ledger::open(conn, &row.operation, now)?.left(conn, shard)?;
     let gate = pause::gate_of(conn, &row.operation, &flow, &left, now)?;
     Ok(match gate {
         Gate::Closed { until, why } => Some(Why::closed(&row.operation, &why, until)),
@@ -104,16 +104,12 @@ fn held_back(
     })
 }
 
-fn is_of(id: i64, (index, count): (u32, u32)) -> bool {
-    id.checked_rem(i64::from(count)) == Some(i64::from(index))
-}
-
 /// How many rows are due before this one, and how many at all, in the order of the claim.
 fn due(
     conn: &Connection,
     row: &Waiting,
     due_at: i64,
-    (index, count): (u32, u32),
+    shard: Shard,
     now: i64,
 ) -> Result<(usize, usize)> {
     let mut statement = conn.prepare_cached(
@@ -126,8 +122,8 @@ fn due(
         named_params! {
             ":operation": row.operation,
             ":now": now,
-            ":count": count,
-            ":index": index,
+            ":count": shard.count(),
+            ":index": shard.index(),
             ":due_at": due_at,
             ":id": row.id,
         },

@@ -4,24 +4,26 @@ use std::sync::Arc;
 
 use rusqlite::named_params;
 
-use crate::core::decide::{Facts, Policy};
-use crate::core::flow::{Closed, Gate};
+use crate::core::decide::{Facts, Policy, decide_unreadable};
 use crate::core::millis;
 use crate::core::outcome::{Finding, Outcome};
 use crate::core::reconcile::{
-    NEGLECTED, Observed, decide_finding, decide_lookups_used_up, decide_neglected,
+    Observed, STALE_AFTER, decide_finding, decide_lookups_used_up, decide_stale,
 };
 use crate::core::status::Status;
 use crate::error::Result;
 use crate::event::EventKind;
 use crate::handler::{Delivery, Lease, Lookup};
-use crate::store::relay::claim::{ClaimRequest, unreadable};
-use crate::store::relay::tx::{Row, Rules, Step};
+use crate::store::relay::claim::{ClaimRequest, row_of};
+use crate::store::relay::due::may_look_up;
+use crate::store::relay::record::Record;
+use crate::store::relay::tx::{RelayTx, Rules};
+use crate::store::tables::binding;
 use crate::store::tables::candidate::{Candidate, LOOKUPS, read_candidate};
-use crate::store::tables::lost_lease::{IsAlive, Senders};
-use crate::store::tables::{binding, lost_lease};
+use crate::store::tables::lost_lease::{self, IsAlive, Senders};
+use crate::store::transitions::Row;
 
-impl Step<'_> {
+impl RelayTx<'_> {
     /// Claims rows in doubt whose look-up is due. A look-up is no send, so that rates and budgets
     /// are not asked; but a downstream that is to be left alone is not asked either.
     pub fn claim_lookups(
@@ -41,39 +43,31 @@ impl Step<'_> {
         Ok(claimed)
     }
 
-    /// Leaves rows to a person that no relay with a look-up has asked about for long; for a relay
+    /// Leaves rows to a person that no relay with a lookup has asked about for a day; for a relay
     /// without one. Returns whether there may be more.
-    pub fn set_neglected_aside(&mut self, request: &ClaimRequest<'_>) -> Result<bool> {
+    pub fn park_stale_lookups(&mut self, request: &ClaimRequest<'_>) -> Result<bool> {
         let gate = self.gate(request.rules, request.shard)?;
         if !may_look_up(&gate) {
             return Ok(false);
         }
-        let due = self.lookups_due(request, self.now.saturating_sub(millis(NEGLECTED)))?;
+        let due = self.lookups_due(request, self.now.saturating_sub(millis(STALE_AFTER)))?;
         for candidate in &due {
-            let row = Row {
-                id: candidate.id,
-                operation: &request.rules.operation,
-                is_keyed: false,
-                state: Status::Unknown,
-                token: candidate.token,
-                known: None,
-            };
-            let (kind, decision) = (EventKind::Reconciled, decide_neglected(&candidate.facts));
-            self.apply(row, Some(kind), &decision, request.rules.on_dead)?;
-            log::warn!("intent {}: nobody looks up what became of it", candidate.id);
+            let row = row_of(candidate, Status::Unknown, request.rules);
+            let decision = decide_stale(&candidate.facts);
+            self.moves.apply(row, Some(EventKind::Reconciled), &decision, None)?;
+            log::warn!("intent {}: no relay looks up what became of it", candidate.id);
         }
         Ok(due.len() == request.limit)
     }
 
     fn lookups_due(&self, request: &ClaimRequest<'_>, until: i64) -> Result<Vec<Candidate>> {
-        let mut statement = self.tx.prepare_cached(LOOKUPS)?;
-        let (index, count) = request.shard;
+        let mut statement = self.conn.prepare_cached(LOOKUPS)?;
         let rows = statement.query_map(
             named_params! {
                 ":operation": request.rules.operation,
                 ":now": until,
-                ":count": count,
-                ":index": index,
+                ":count": request.shard.count(),
+                ":index": request.shard.index(),
                 ":limit": i64::try_from(request.limit).unwrap_or(i64::MAX),
             },
             |row| read_candidate(row, &request.rules.operation),
@@ -89,27 +83,18 @@ impl Step<'_> {
         is_alive: IsAlive<'_>,
     ) -> Result<Option<Arc<Delivery>>> {
         let operation = &request.rules.operation;
-        // Waiting for a person it stands where it stood, so its place in a line does not matter.
-        let row = Row {
-            id: candidate.id,
-            operation,
-            is_keyed: false,
-            state: Status::Unknown,
-            token: candidate.token,
-            known: None,
-        };
+        // Parking does not change the row's position, so that its ordering key is ignored here.
+        let row = row_of(&candidate, Status::Unknown, request.rules);
         let intent = match candidate.intent {
             Ok(intent) => intent,
             Err(why) => {
-                let decision = unreadable(candidate.facts, &why);
-                let kind = Some(EventKind::Unreadable);
-                self.apply(row, kind, &decision, request.rules.on_dead)?;
+                let decision = decide_unreadable(&candidate.facts, &why);
+                self.moves.apply(row, Some(EventKind::Unreadable), &decision, None)?;
                 return Ok(None);
             }
         };
         if let Some(decision) = decide_lookups_used_up(&candidate.facts, policy) {
-            let kind = Some(EventKind::Reconciled);
-            self.apply(row, kind, &decision, request.rules.on_dead)?;
+            self.moves.apply(row, Some(EventKind::Reconciled), &decision, None)?;
             return Ok(None);
         }
         let token = self.token()?;
@@ -117,17 +102,17 @@ impl Step<'_> {
         if !self.take_lookup(candidate.id, candidate.token, (expires_at, token))? {
             return Ok(None);
         }
-        let senders = lost_lease::senders(&self.tx, candidate.id, is_alive)?;
+        let senders = lost_lease::senders(self.conn, candidate.id, is_alive)?;
         let attempt_token = match senders {
             Senders::Dead => {
-                lost_lease::forget(&self.tx, candidate.id)?;
+                lost_lease::forget(self.conn, candidate.id)?;
                 self.ended_now(candidate.id)?
             }
             Senders::None | Senders::Alive(_) => candidate.last_token,
         };
         let lookup = Lookup {
             attempt_token,
-            downstream_id: binding::id_of(&self.tx, candidate.id)?,
+            downstream_id: binding::id_of(self.conn, candidate.id)?,
             may_be_on_its_way: matches!(senders, Senders::Alive(_)),
         };
         let facts = Facts {
@@ -138,7 +123,13 @@ impl Step<'_> {
         let lease = Arc::new(Lease::new(expires_at, Arc::clone(&self.clock)));
         Ok(Some(Arc::new(Delivery {
             lookup: Some(lookup),
-            ..intent.delivery(candidate.id, operation, policy.downstream, facts, (token, lease))
+            ..intent.delivery(
+                candidate.id,
+                operation,
+                policy.promise.downstream,
+                facts,
+                (token, lease),
+            )
         })))
     }
 
@@ -149,7 +140,7 @@ impl Step<'_> {
         before: Option<i64>,
         (expires_at, token): (i64, i64),
     ) -> Result<bool> {
-        let mut statement = self.tx.prepare_cached(
+        let mut statement = self.conn.prepare_cached(
             "UPDATE main.outbox_lease
              SET due_at = :expires_at, token = :token, owner = :owner, lookups = lookups + 1
              WHERE id = :id AND state = 'unknown' AND token IS :before",
@@ -168,7 +159,7 @@ impl Step<'_> {
     /// way in the network: whoever has known of the doubt for long begins anew.
     pub(crate) fn ended_now(&mut self, id: i64) -> Result<Option<i64>> {
         let token = self.token()?;
-        let mut statement = self.tx.prepare_cached(
+        let mut statement = self.conn.prepare_cached(
             "UPDATE main.outbox_lease SET last_token = ?2 WHERE id = ?1 AND state = 'unknown'",
         )?;
         statement.execute((id, token))?;
@@ -177,7 +168,7 @@ impl Step<'_> {
 
     /// Gives a row back that no worker has asked about; the look-up is not counted.
     pub(crate) fn release_lookup(&self, delivery: &Delivery) -> Result<bool> {
-        let mut statement = self.tx.prepare_cached(
+        let mut statement = self.conn.prepare_cached(
             "UPDATE main.outbox_lease
              SET due_at = ?3, token = NULL, owner = NULL, lookups = max(lookups - 1, 0)
              WHERE id = ?1 AND token = ?2 AND state = 'unknown'",
@@ -187,7 +178,7 @@ impl Step<'_> {
 
     /// Lets others ask about the row of a look-up that may never return. It stays counted.
     pub(crate) fn abandon_lookup(&self, delivery: &Delivery) -> Result<()> {
-        let mut statement = self.tx.prepare_cached(
+        let mut statement = self.conn.prepare_cached(
             "UPDATE main.outbox_lease SET due_at = ?3, token = NULL, owner = NULL
              WHERE id = ?1 AND token = ?2 AND state = 'unknown'",
         )?;
@@ -196,55 +187,42 @@ impl Step<'_> {
     }
 
     /// Records a finding under the claim it was made for. One that comes late changes nothing,
-    /// unless it found the effect: that is a proof, whoever brings it and when.
-    pub(crate) fn record_finding(
+    /// unless it found the effect: that is a proof, whichever relay brings it and when.
+    pub(super) fn record_finding(
         &mut self,
-        (delivery, finding, roll): (&Delivery, &Finding, f64),
+        record: &Record,
+        finding: &Finding,
         observed: Observed,
         rules: &Rules,
     ) -> Result<()> {
-        let policy = self.policy(rules)?;
-        let row = Row { state: Status::Unknown, ..Row::claimed(delivery) };
+        let delivery = &record.delivery;
+        let (policy, draw) = (self.policy(rules)?, self.draw(record));
+        let row = Row { status: Status::Unknown, ..Row::claimed(delivery, rules.on_dead) };
         let facts = self.with_request(delivery.facts, row)?;
-        let decision = decide_finding(&facts, finding, observed, &policy, self.now, roll);
-        // That the question never left is no news, and may go on for days.
-        let is_silent = matches!(finding, Finding::NotAsked(_));
-        let kind = (!is_silent).then_some(EventKind::Reconciled);
+        let decision = decide_finding(&facts, finding, observed, &policy, draw);
         if let Finding::Applied(receipt) = finding {
-            if !self.settle(row, EventKind::Reconciled, &decision, Some(receipt))? {
+            let kind = Some(EventKind::Reconciled);
+            if !self.moves.apply(row, kind, &decision, Some(receipt))? {
                 let outcome = Outcome::Succeeded(receipt.clone());
                 self.record_late(row, &outcome, &decision)?;
             }
             return Ok(());
         }
-        if !self.conclude(row, kind, &decision, rules.on_dead)? {
+        // A question that never left is no news, and may go on for days.
+        let is_silent = matches!(finding, Finding::NotAsked(_));
+        let kind = (!is_silent).then_some(EventKind::Reconciled);
+        if !self.moves.apply(row, kind, &decision, None)? {
             log::debug!("intent {}: a finding came after its claim was lost; ignored", row.id);
             return Ok(());
         }
         if decision.facts.in_doubt_since.is_none() {
             // Nothing was applied: no attempt is on the way, and none of them cost anything.
-            lost_lease::forget(&self.tx, row.id)?;
-            self.give_back_doubt(delivery)?;
+            lost_lease::forget(self.conn, row.id)?;
+            self.refund_doubt(delivery)?;
         }
         Ok(())
     }
 }
-
-/// Whether the downstream may be asked now.
-pub(crate) fn may_look_up(gate: &Gate) -> bool {
-    !matches!(gate, Gate::Closed { why: Closed::Paused(_) | Closed::Throttled, .. })
-}
-
-/// Whether a look-up of this shard is due.
-pub(crate) const HAS_LOOKUP: &str = "
-    SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
-                   WHERE operation = ?1 AND state = 'unknown' AND due_at <= ?2 AND id % ?3 = ?4)";
-
-/// When the next one is.
-pub(crate) const NEXT_LOOKUP: &str = "
-    SELECT (SELECT due_at FROM main.outbox_lease INDEXED BY outbox_lease_due
-            WHERE operation = ?1 AND state = 'unknown' AND due_at IS NOT NULL AND id % ?2 = ?3
-            ORDER BY due_at, id LIMIT 1)";
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,9 @@
 //! The relay's wing: claims, lookups and outcomes, each step in one write transaction.
 
 pub(crate) mod claim;
+pub(crate) mod due;
+mod gate;
+pub(crate) mod leases;
 pub(crate) mod lookup;
 pub(crate) mod record;
 pub(crate) mod tx;

@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::Connection;
 
 use crate::clock::Clock;
 use crate::core::flow::{Closed, Gate};
+use crate::core::shard::Shard;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::connection;
-use crate::store::relay::lookup::{HAS_LOOKUP, NEXT_LOOKUP, may_look_up};
-use crate::store::relay::tx::{Rules, Step};
-use crate::store::tables::budget::Purse;
+use crate::store::relay::due::{
+    HAS_DUE, HAS_EXPIRED, HAS_LOOKUP, NEXT_DUE, NEXT_LOOKUP, may_look_up,
+};
+use crate::store::relay::tx::{RelayTx, Rules};
+use crate::store::tables::budget::Ledger;
 use crate::store::tables::pause;
 
 /// A relay's write connection.
@@ -34,20 +37,20 @@ impl Writer {
     }
 
     /// Whether anything is due now for this operation, without taking the write lock: a row of
-    /// this shard that may be sent, or anybody's lease that ran out.
-    /// Look-ups count from so long after their time, in milliseconds, where they count.
+    /// this shard that may be sent, or any relay's lease that ran out. `lookups_after` counts only
+    /// lookups that are overdue by at least this many milliseconds; `None` ignores lookups.
     pub fn has_due(
         &self,
         rules: &Rules,
-        shard: (u32, u32),
+        shard: Shard,
         now: i64,
         lookups_after: Option<i64>,
     ) -> Result<bool> {
-        let (index, count) = shard;
         let gate = self.gate(rules, shard, now)?;
         if let Some(after) = lookups_after.filter(|_| may_look_up(&gate)) {
             let mut statement = self.conn.prepare_cached(HAS_LOOKUP)?;
-            let values = (&rules.operation, now.saturating_sub(after), count, index);
+            let values =
+                (&rules.operation, now.saturating_sub(after), shard.count(), shard.index());
             if statement.query_row(values, |row| row.get(0))? {
                 return Ok(true);
             }
@@ -56,7 +59,8 @@ impl Writer {
         let mut statement =
             self.conn.prepare_cached(if is_open { HAS_DUE } else { HAS_EXPIRED })?;
         let found = if is_open {
-            statement.query_row((&rules.operation, now, count, index), |row| row.get(0))
+            statement
+                .query_row((&rules.operation, now, shard.count(), shard.index()), |row| row.get(0))
         } else {
             statement.query_row((&rules.operation, now), |row| row.get(0))
         };
@@ -67,21 +71,22 @@ impl Writer {
     pub fn next_due(
         &self,
         rules: &Rules,
-        shard: (u32, u32),
+        shard: Shard,
         now: i64,
         lookups_after: Option<i64>,
     ) -> Result<Option<i64>> {
-        let (index, count) = shard;
         let mut statement = self.conn.prepare_cached(NEXT_DUE)?;
         let (pending, expiry): (Option<i64>, Option<i64>) = statement
-            .query_row((&rules.operation, count, index), |row| Ok((row.get(0)?, row.get(1)?)))?;
+            .query_row((&rules.operation, shard.count(), shard.index()), |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })?;
         let lookup = match lookups_after {
             Some(after) => self.next_lookup(rules, shard)?.map(|due| due.saturating_add(after)),
             None => None,
         };
         let gate = self.gate(rules, shard, now)?;
         let (pending, lookup) = match &gate {
-            // Without a time, whatever opens it is a commit, and those are noticed.
+            // No `until`: only another commit can open the gate, and commits wake the relay.
             Gate::Closed { until, .. } => {
                 let opened = |due: Option<i64>| due.zip(*until).map(|(due, until)| due.max(until));
                 (opened(pending), if may_look_up(&gate) { lookup } else { opened(lookup) })
@@ -91,20 +96,21 @@ impl Writer {
         Ok(pending.into_iter().chain(expiry).chain(lookup).min())
     }
 
-    fn next_lookup(&self, rules: &Rules, (index, count): (u32, u32)) -> Result<Option<i64>> {
+    fn next_lookup(&self, rules: &Rules, shard: Shard) -> Result<Option<i64>> {
         let mut statement = self.conn.prepare_cached(NEXT_LOOKUP)?;
-        Ok(statement.query_row((&rules.operation, count, index), |row| row.get(0))?)
+        Ok(statement
+            .query_row((&rules.operation, shard.count(), shard.index()), |row| row.get(0))?)
     }
 
     /// Whether what waits for a worker must go back: somebody paused or throttled the operation.
     pub fn is_stopped(&self, rules: &Rules, now: i64) -> Result<bool> {
-        let gate = self.gate(rules, (0, 1), now)?;
+        let gate = self.gate(rules, Shard::ALL, now)?;
         Ok(matches!(gate, Gate::Closed { why: Closed::Paused(_) | Closed::Throttled, .. }))
     }
 
-    fn gate(&self, rules: &Rules, shard: (u32, u32), now: i64) -> Result<Gate> {
+    fn gate(&self, rules: &Rules, shard: Shard, now: i64) -> Result<Gate> {
         let flow = pause::load(&self.conn, &rules.operation)?.unwrap_or_default();
-        let left = Purse::open(&self.conn, &rules.operation, now)?.left(&self.conn, shard)?;
+        let left = Ledger::open(&self.conn, &rules.operation, now)?.left(&self.conn, shard)?;
         pause::gate_of(&self.conn, &rules.operation, &flow, &left, now)
     }
 
@@ -149,27 +155,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Begins a step. It holds the write lock until it is committed or dropped.
-    pub fn step(&mut self, now: i64, clock: Arc<dyn Clock>) -> Result<Step<'_>> {
-        let tx = self.conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        Ok(Step::begun(tx, &self.owner, now, clock))
+    /// Begins a transaction. It holds the write lock until it is committed or dropped.
+    pub fn begin(&mut self, now: i64, clock: Arc<dyn Clock>) -> Result<RelayTx<'_>> {
+        RelayTx::begin(&self.conn, &self.owner, now, clock)
     }
 }
-
-pub(crate) const HAS_DUE: &str = "
-    SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
-                   WHERE operation = ?1 AND state = 'pending' AND due_at <= ?2 AND id % ?3 = ?4)
-        OR EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
-                   WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2)";
-
-pub(crate) const HAS_EXPIRED: &str = "
-    SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
-                   WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2)";
-
-/// The first due time of a pending row, and the first expiry of a lease.
-pub(crate) const NEXT_DUE: &str = "
-    SELECT (SELECT due_at FROM main.outbox_lease INDEXED BY outbox_lease_due
-            WHERE operation = ?1 AND state = 'pending' AND due_at IS NOT NULL AND id % ?2 = ?3
-            ORDER BY due_at, id LIMIT 1),
-           (SELECT min(due_at) FROM main.outbox_lease INDEXED BY outbox_lease_due
-            WHERE operation = ?1 AND state = 'in_flight' AND due_at IS NOT NULL)";

@@ -12,8 +12,8 @@ use crate::store::columns;
 /// A line for the audit trail.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NewEvent<'a> {
-    /// The intent, where it was read already.
-    pub known: Option<&'a Delivery>,
+    /// The delivery, where a relay holds it: its intent need not be read again.
+    pub delivery: Option<&'a Delivery>,
     pub outbox_id: i64,
     pub at: i64,
     pub kind: EventKind,
@@ -49,7 +49,7 @@ pub(crate) const INSERT_EVENT: &str = "
 
 /// Writes a line and returns it as whoever reads it back will see it.
 pub(crate) fn insert_event(conn: &Connection, event: &NewEvent<'_>) -> Result<Event> {
-    let intent = match event.known.filter(|delivery| delivery.headers.is_empty()) {
+    let intent = match event.delivery.filter(|delivery| delivery.headers.is_empty()) {
         Some(delivery) => OfIntent::of(delivery),
         None => OfIntent::read(conn, event.outbox_id)?,
     };

@@ -2,19 +2,8 @@
 
 use rusqlite::{Connection, OptionalExtension};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::store::columns;
-use crate::store::tables::contract::Contract;
-
-/// The provider under which an operation's ids are unique: by default the operation itself.
-pub(crate) fn provider<'a>(operation: &'a str, contract: Option<&'a Contract>) -> &'a str {
-    contract.and_then(|contract| contract.provider.as_deref()).unwrap_or(operation)
-}
-
-/// Whether the ids in this operation's receipts name what it created.
-pub(crate) fn binds(contract: Option<&Contract>) -> bool {
-    contract.is_some_and(|contract| contract.binds)
-}
 
 /// Gives an id to an intent, for good. Returns the other intent that has it already.
 pub(crate) fn bind(
@@ -76,8 +65,4 @@ pub(crate) fn taken(id: i64, downstream_id: &str, other: i64) -> String {
         "intent {id} was answered with the id {downstream_id:?}, which belongs to intent {other}: one \
          of the two was not carried out, or the id does not name what was created"
     )
-}
-
-pub(crate) fn conflict(id: i64, downstream_id: &str, other: i64) -> Error {
-    Error::new(ErrorKind::Conflict, taken(id, downstream_id, other))
 }

@@ -8,11 +8,11 @@ use std::collections::btree_map::Entry;
 
 use rusqlite::{Connection, OptionalExtension, named_params};
 
+use crate::core::CLOCK_SLACK_MS;
 use crate::core::budget::{Budget, Fit, Kind, Left, Scope, UsedUp, judge};
-use crate::core::decide::CLOCK_SLACK_MS;
+use crate::core::shard::Shard;
 use crate::error::Result;
 use crate::handler::Delivery;
-use crate::store::relay::tx::Step;
 
 /// How many entries that no window holds any more one claim deletes.
 const FORGET_MAX: i64 = 500;
@@ -95,7 +95,7 @@ pub(crate) struct Asking<'a> {
 
 /// The budgets of one operation and what is spent of them, as a step has read and left them.
 #[derive(Debug)]
-pub(crate) struct Purse {
+pub(crate) struct Ledger {
     operation: String,
     now: i64,
     budgets: Vec<Budget>,
@@ -103,7 +103,7 @@ pub(crate) struct Purse {
     spent: BTreeMap<(usize, String), i64>,
 }
 
-impl Purse {
+impl Ledger {
     pub fn open(conn: &Connection, operation: &str, now: i64) -> Result<Self> {
         let budgets = load(conn, operation)?;
         Ok(Self { operation: operation.to_owned(), now, budgets, spent: BTreeMap::new() })
@@ -111,7 +111,7 @@ impl Purse {
 
     /// What is left for the whole operation. The next due row of the shard counts: where that one
     /// has to wait for the operation's budget, so have all that are behind it.
-    pub fn left(&mut self, conn: &Connection, shard: (u32, u32)) -> Result<Left> {
+    pub fn left(&mut self, conn: &Connection, shard: Shard) -> Result<Left> {
         let mut left = Left::default();
         for place in 0..self.budgets.len() {
             let budget = self.budgets[place];
@@ -260,7 +260,7 @@ impl Purse {
     }
 
     /// Whether the next due row fits, where there is one that could be sent at all.
-    fn next_fit(&mut self, conn: &Connection, (index, count): (u32, u32)) -> Result<Option<Fit>> {
+    fn next_fit(&mut self, conn: &Connection, shard: Shard) -> Result<Option<Fit>> {
         // Sends are asked about already; without a budget of costs no row can wait.
         let is_asked =
             |budget: &Budget| (budget.scope, budget.kind) == (Scope::Operation, Kind::Cost);
@@ -269,7 +269,7 @@ impl Purse {
         }
         let mut statement = conn.prepare_cached(NEXT_COST)?;
         let next = statement
-            .query_row((&self.operation, self.now, count, index), |row| {
+            .query_row((&self.operation, self.now, shard.count(), shard.index()), |row| {
                 // What cannot be read is parked by the claim.
                 Ok((row.get(0)?, row.get::<_, String>(1).ok(), row.get::<_, i64>(2).ok()))
             })
@@ -278,6 +278,38 @@ impl Purse {
         self.fit(conn, Asking { id, tenant_id: &tenant_id, cost }).map(Some)
     }
 }
+
+/// Deletes the entry of a delivery's claim. Returns whether there was one.
+pub(crate) fn refund(conn: &Connection, delivery: &Delivery) -> Result<bool> {
+    let mut statement = conn.prepare_cached(REFUND)?;
+    let refunded = statement.execute(named_params! {
+        ":operation": delivery.operation,
+        ":at": delivery.facts.claimed_at,
+        ":id": delivery.id,
+        ":token": delivery.token,
+    })?;
+    Ok(refunded > 0)
+}
+
+pub(crate) const REFUND: &str = "
+    DELETE FROM main.outbox_spend
+    WHERE operation = :operation AND at = :at AND id = :id AND token = :token";
+
+/// Deletes the entries of every claim since a delivery's row is in doubt.
+pub(crate) fn refund_doubt(conn: &Connection, delivery: &Delivery, now: i64) -> Result<()> {
+    let mut statement = conn.prepare_cached(REFUND_DOUBT)?;
+    statement.execute(named_params! {
+        ":operation": delivery.operation,
+        ":since": delivery.facts.in_doubt_since,
+        ":now": now,
+        ":id": delivery.id,
+    })?;
+    Ok(())
+}
+
+pub(crate) const REFUND_DOUBT: &str = "
+    DELETE FROM main.outbox_spend
+    WHERE operation = :operation AND at BETWEEN :since AND :now AND id = :id";
 
 /// How many entries are in the window, and their cost as the sums of its upper and its lower
 /// half, neither of which can overflow.
@@ -315,53 +347,3 @@ pub(crate) const FORGET: &str = "
       AND at <= coalesce((SELECT at FROM main.outbox_spend
                           WHERE operation = :operation AND at <= :begins
                           ORDER BY at LIMIT 1 OFFSET :limit), :begins)";
-
-impl Step<'_> {
-    /// The budgets of an operation as this step has left them, and the connection to ask them on.
-    pub(crate) fn purse(&mut self, operation: &str) -> Result<(&Connection, &mut Purse)> {
-        let purse = match self.purses.entry(operation.to_owned()) {
-            Entry::Occupied(open) => open.into_mut(),
-            Entry::Vacant(closed) => closed.insert(Purse::open(&self.tx, operation, self.now)?),
-        };
-        Ok((&self.tx, purse))
-    }
-
-    /// Takes the entry of a claim back, which is proven to have applied nothing. An earlier claim
-    /// of the same intent keeps its own.
-    pub(crate) fn give_back(&mut self, delivery: &Delivery) -> Result<()> {
-        let mut statement = self.tx.prepare_cached(GIVE_BACK)?;
-        let given = statement.execute(named_params! {
-            ":operation": delivery.operation,
-            ":at": delivery.facts.claimed_at,
-            ":id": delivery.id,
-            ":token": delivery.token,
-        })?;
-        if given > 0 {
-            // What was read of it is not right any more.
-            self.purses.remove(&delivery.operation);
-        }
-        Ok(())
-    }
-
-    /// Takes back what the attempts in doubt took, none of which was applied.
-    pub(crate) fn give_back_doubt(&mut self, delivery: &Delivery) -> Result<()> {
-        let mut statement = self.tx.prepare_cached(GIVE_BACK_DOUBT)?;
-        statement.execute(named_params! {
-            ":operation": delivery.operation,
-            ":since": delivery.facts.in_doubt_since,
-            ":now": self.now,
-            ":id": delivery.id,
-        })?;
-        self.purses.remove(&delivery.operation);
-        Ok(())
-    }
-}
-
-/// The entries of every claim since a row is in doubt.
-pub(crate) const GIVE_BACK_DOUBT: &str = "
-    DELETE FROM main.outbox_spend
-    WHERE operation = :operation AND at BETWEEN :since AND :now AND id = :id";
-
-pub(crate) const GIVE_BACK: &str = "
-    DELETE FROM main.outbox_spend
-    WHERE operation = :operation AND at = :at AND id = :id AND token = :token";

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, named_params};
 
 use crate::core::budget::Budget;
-use crate::core::contract::{Downstream, OnDead};
+use crate::core::contract::{Downstream, OnDead, Promise};
 use crate::core::flow::{Limits, Rate};
 use crate::core::millis;
 use crate::error::Result;
@@ -38,6 +38,11 @@ impl Contract {
         self.on_dead.unwrap_or_default()
     }
 
+    /// The provider under which the operation's ids are unique: by default the operation itself.
+    pub fn provider<'a>(&'a self, operation: &'a str) -> &'a str {
+        self.provider.as_deref().unwrap_or(operation)
+    }
+
     /// What holds where that is stored already: the stricter promise, and what the newer word
     /// leaves open.
     fn over(&self, stored: &Self) -> Self {
@@ -59,6 +64,17 @@ impl Contract {
             reconciles: own.reconciles || stored.reconciles,
             binds: own.binds || stored.binds,
         }
+    }
+}
+
+/// The promise a person's verb is judged by: the stored contract alone, read carefully. The claim asks
+/// again with the relay's own figures.
+pub(crate) fn promise(contract: Option<&Contract>) -> Promise {
+    let time_limit = contract.and_then(|contract| contract.time_limit);
+    Promise {
+        downstream: contract.map_or(Downstream::Unprotected, |contract| contract.downstream),
+        time_limit: time_limit.unwrap_or(Duration::from_secs(60)),
+        reconciles: contract.is_some_and(|contract| contract.reconciles),
     }
 }
 

@@ -28,14 +28,29 @@ pub(crate) fn yield_to_earlier(conn: &Connection, id: i64, now: i64) -> Result<(
     let first = statement.query_row([id], |row| row.get::<_, i64>(0)).optional()?;
     let Some(first) = first.filter(|&first| first != id) else { return Ok(()) };
     queue(conn, id)?;
-    // One that was never due has no row yet.
-    let mut promote = conn.prepare_cached(
+    let_act(conn, first, now)
+}
+
+/// Lets the first row of its line come due. A row that was never first has no lease row yet.
+pub(crate) fn let_act(conn: &Connection, id: i64, now: i64) -> Result<()> {
+    let mut statement = conn.prepare_cached(
         "INSERT INTO main.outbox_lease (id, operation, state, due_at)
          SELECT id, operation, 'pending', available_at FROM main.outbox WHERE id = ?1
          ON CONFLICT (id) DO UPDATE SET due_at = coalesce(resume_at, ?2), resume_at = NULL
          WHERE state = 'pending' AND outbox_lease.due_at IS NULL",
     )?;
-    promote.execute((first, now))?;
+    statement.execute((id, now))?;
+    Ok(())
+}
+
+/// Gives a queued row a lease row that is not due, so that its status can be written there.
+pub(crate) fn enter(conn: &Connection, id: i64) -> Result<()> {
+    let mut statement = conn.prepare_cached(
+        "INSERT INTO main.outbox_lease (id, operation, state)
+         SELECT id, operation, 'pending' FROM main.outbox WHERE id = ?1
+         ON CONFLICT (id) DO NOTHING",
+    )?;
+    statement.execute([id])?;
     Ok(())
 }
 

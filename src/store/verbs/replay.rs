@@ -1,15 +1,17 @@
 //! Another round for what a person sends back.
 
-use rusqlite::{Connection, TransactionBehavior, named_params};
+use rusqlite::{Connection, TransactionBehavior};
 
-use crate::core::decide;
+use crate::core::actor::Actor;
+use crate::core::decide::Decision;
 use crate::core::entry::Filter;
-use crate::core::status::Status;
-use crate::error::{Error, ErrorKind, Result};
+use crate::core::verbs;
+use crate::error::{ErrorKind, Result};
 use crate::event::EventKind;
 use crate::store::query::read;
-use crate::store::tables::{contract, ordering};
-use crate::store::verbs::withdraw::{By, OperatorRow, cautious, find};
+use crate::store::standing::{self, Standing};
+use crate::store::tables::contract;
+use crate::store::verbs::withdraw;
 
 /// How many rows one transaction replays: nobody waits long for the lock.
 const CHUNK: usize = 500;
@@ -18,21 +20,23 @@ const CHUNK: usize = 500;
 pub(crate) fn replay(
     conn: &mut Connection,
     filter: &Filter,
-    by: By<'_>,
+    actor: &Actor,
     now: i64,
     dry_run: bool,
 ) -> Result<Vec<(i64, Result<()>)>> {
     let (mut matched, mut replayed) = (Vec::new(), 0);
+    let behavior =
+        if dry_run { TransactionBehavior::Deferred } else { TransactionBehavior::Immediate };
     let mut page = filter.clone();
     loop {
         page.limit = Some(filter.limit.map_or(CHUNK, |max| (max - replayed).min(CHUNK)));
-        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let tx = conn.transaction_with_behavior(behavior)?;
         let ids = read::ids(&tx, &page)?;
         for &id in &ids {
             let done = if dry_run {
-                check_replay(&tx, id, now).map(drop)
+                may_replay(&tx, id, now).map(drop)
             } else {
-                replay_in(&tx, id, by, now)
+                replay_in(&tx, id, actor, now)
             };
             let done = match done {
                 Err(error) if error.kind() != ErrorKind::Refused => return Err(error),
@@ -51,63 +55,24 @@ pub(crate) fn replay(
 }
 
 /// Replays one intent.
-pub(crate) fn replay_one(conn: &mut Connection, id: i64, by: By<'_>, now: i64) -> Result<()> {
+pub(crate) fn replay_one(conn: &mut Connection, id: i64, actor: &Actor, now: i64) -> Result<()> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    replay_in(&tx, id, by, now)?;
+    replay_in(&tx, id, actor, now)?;
     tx.commit()?;
     Ok(())
 }
 
-fn replay_in(conn: &Connection, id: i64, by: By<'_>, now: i64) -> Result<()> {
-    let row = check_replay(conn, id, now)?;
-    send_again(conn, &row, false, now)?;
-    row.record(conn, EventKind::Replayed, Status::Pending, by, now)?;
-    Ok(())
+fn replay_in(conn: &Connection, id: i64, actor: &Actor, now: i64) -> Result<()> {
+    let (found, decision) = may_replay(conn, id, now)?;
+    withdraw::apply(conn, &found, EventKind::Replayed, &decision, actor, now)
 }
 
-/// Puts a row back to pending with a fresh budget. `is_sure` says that it was not applied.
-pub(crate) fn send_again(
-    conn: &Connection,
-    row: &OperatorRow,
-    is_sure: bool,
-    now: i64,
-) -> Result<()> {
-    let must_wait = row.is_keyed && ordering::take_place(conn, row.id)?;
-    let due_at = (!must_wait).then_some(now);
-    let mut statement = conn.prepare_cached(
-        "UPDATE main.outbox_lease
-         SET state = 'pending', due_at = :due_at, resume_at = NULL, attempts = 0, tries = 0, lost = 0,
-             lookups = 0, first_sent_at = NULL, cancel_requested_at = NULL, token = NULL, owner = NULL,
-             late_id = NULL, late_receipt = NULL,
-             in_doubt_since = CASE WHEN :is_sure THEN NULL ELSE in_doubt_since END
-         WHERE id = :id AND state = :state",
-    )?;
-    let changed = statement.execute(named_params! {
-        ":id": row.id, ":due_at": due_at, ":state": row.status.as_str(), ":is_sure": is_sure,
-    })?;
-    if changed == 1 {
-        return Ok(());
+/// Reads an intent and decides on another round for it. Changes nothing.
+fn may_replay(conn: &Connection, id: i64, now: i64) -> Result<(Standing, Decision)> {
+    let found = standing::of(conn, id, now)?;
+    let promise = contract::promise(contract::of(conn, &found.operation)?.as_ref());
+    match verbs::replay(found.status, &found.facts, promise, now) {
+        Ok(decision) => Ok((found, decision)),
+        Err(refusal) => Err(found.refused(refusal)),
     }
-    Err(Error::new(ErrorKind::Database, format!("intent {} changed meanwhile", row.id)))
-}
-
-/// Reads an intent and refuses it unless it may be replayed.
-pub(crate) fn check_replay(conn: &Connection, id: i64, now: i64) -> Result<OperatorRow> {
-    let row = find(conn, id)?;
-    let policy = cautious(contract::of(conn, &row.operation)?.as_ref());
-    if decide::may_replay(row.status, &row.facts, &policy, now) {
-        return Ok(row);
-    }
-    let why = match row.status {
-        Status::NeedsReview => {
-            "it may have been applied, and a second request is not safe: the downstream does not \
-             deduplicate, or may have forgotten the key"
-        }
-        Status::Dead => {
-            "it was given up while in doubt, and a second request is not safe: resolve it first"
-        }
-        Status::Unknown => "it may have been applied; resolve it, or wait for the look-up",
-        _ => "only dead intents, and some that need review, are replayed",
-    };
-    Err(Error::new(ErrorKind::Refused, format!("intent {id} is {}: {why}", row.status)))
 }

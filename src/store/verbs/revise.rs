@@ -2,19 +2,21 @@
 
 use rusqlite::{Connection, OptionalExtension, named_params};
 
+use crate::core::actor::Actor;
 use crate::core::intent::{Intent, Prepared};
+use crate::core::verbs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
 use crate::store::savepoint;
+use crate::store::standing::{self, Standing};
 use crate::store::tables::ordering;
-use crate::store::verbs::enqueue;
-use crate::store::verbs::enqueue::Enqueued;
-use crate::store::verbs::withdraw::{By, OperatorRow, find, withdraw};
+use crate::store::verbs::enqueue::{self, Enqueued};
+use crate::store::verbs::withdraw;
 
 /// What a revision must have in common with what it revises.
 #[derive(Debug)]
 pub(crate) struct Revised {
-    row: OperatorRow,
+    found: Standing,
     tenant_id: String,
     operation: String,
     entity_id: String,
@@ -24,20 +26,20 @@ pub(crate) struct Revised {
 
 impl Revised {
     /// Reads the intent that is to be revised, if it is the version the caller believes it to be.
-    pub fn find(conn: &Connection, id: i64, expected_version: i64) -> Result<Self> {
-        let row = find(conn, id)?;
+    pub fn find(conn: &Connection, id: i64, expected_version: i64, now: i64) -> Result<Self> {
+        let found = standing::of(conn, id, now)?;
         let mut statement = conn.prepare_cached(
             "SELECT tenant_id, operation, entity_id, ordering_key, intent_version
              FROM main.outbox WHERE id = ?1",
         )?;
-        let revised = statement.query_row([id], |found| {
+        let revised = statement.query_row([id], |row| {
             Ok(Self {
-                row,
-                tenant_id: found.get(0)?,
-                operation: found.get(1)?,
-                entity_id: found.get(2)?,
-                ordering_key: found.get(3)?,
-                version: found.get(4)?,
+                found,
+                tenant_id: row.get(0)?,
+                operation: row.get(1)?,
+                entity_id: row.get(2)?,
+                ordering_key: row.get(3)?,
+                version: row.get(4)?,
             })
         })?;
         if revised.version != expected_version {
@@ -66,7 +68,7 @@ impl Revised {
         ];
         match fields.into_iter().find(|(_, is_same)| !is_same) {
             Some((field, _)) => {
-                let id = self.row.id;
+                let id = self.found.id;
                 let why =
                     format!("a revision of intent {id} must have the same; enqueue another action");
                 Err(Error::invalid(field, why))
@@ -81,15 +83,15 @@ pub(crate) fn revise(
     conn: &Connection,
     revised: &Revised,
     next: &Prepared<'_>,
-    by: By<'_>,
+    actor: &Actor,
     now: i64,
 ) -> Result<Enqueued> {
     revised.check(next)?;
-    let old = &revised.row;
+    let old = &revised.found;
     if let Some(successor) = successor(conn, old.id)? {
         return asked_before(conn, old, successor, next);
     }
-    old.check_withdrawable().and_then(|()| check_doubt(old))?;
+    let decision = verbs::revise(old.status, &old.facts).map_err(|r| old.refused(r))?;
     savepoint::all_or_nothing(conn, || {
         let enqueued = enqueue::enqueue(conn, next)?;
         let Enqueued::New { id, key, .. } = enqueued else {
@@ -101,34 +103,26 @@ pub(crate) fn revise(
             );
             return Err(Error::new(ErrorKind::Conflict, text));
         };
-        take_over(conn, old, id)?;
-        let reason = match by.1 {
+        take_over(conn, old.id, id)?;
+        let reason = match actor.why() {
             Some(reason) => format!("revised by intent {id}: {reason}"),
             None => format!("revised by intent {id}"),
         };
-        withdraw(conn, old, EventKind::Revised, (by.0, Some(&reason)), now)?;
+        let actor = Actor::new(actor.name()).reason(reason);
+        withdraw::apply(conn, old, EventKind::Revised, &decision, &actor, now)?;
         if old.is_keyed && !ordering::take_place(conn, id)? {
-            let_act(conn, id)?;
+            ordering::let_act(conn, id, now)?;
         }
-        // What it revises is withdrawn; a version before that may still be there.
+        // The version it revises is withdrawn; one before that may still be there.
         let unsettled_version = enqueue::unsettled_version(conn, next)?;
         Ok(Enqueued::New { id, key, unsettled_version })
     })
 }
 
-/// What is dead was not applied; but it may have been given up while in doubt.
-fn check_doubt(old: &OperatorRow) -> Result<()> {
-    if old.facts.in_doubt_since.is_none() {
-        return Ok(());
-    }
-    let text = format!("intent {} is {}: it may have been applied", old.id, old.status);
-    Err(Error::new(ErrorKind::TooLate, text))
-}
-
-/// The same revision again is the one that was made.
+/// Answers the same revision, asked again, with the version that was made.
 fn asked_before(
     conn: &Connection,
-    old: &OperatorRow,
+    old: &Standing,
     successor: i64,
     next: &Prepared<'_>,
 ) -> Result<Enqueued> {
@@ -147,28 +141,17 @@ fn successor(conn: &Connection, id: i64) -> Result<Option<i64>> {
 }
 
 /// Gives the new version the old one's place in the line, and records where it comes from.
-fn take_over(conn: &Connection, old: &OperatorRow, id: i64) -> Result<()> {
+fn take_over(conn: &Connection, old: i64, id: i64) -> Result<()> {
     let mut insert = conn.prepare_cached(
         "INSERT INTO main.outbox_revision (id, revises, position)
          VALUES (:id, :old, coalesce((SELECT position FROM main.outbox_keyed WHERE id = :old),
                                      (SELECT position FROM main.outbox_revision WHERE id = :old), :old))",
     )?;
-    insert.execute(named_params! { ":id": id, ":old": old.id })?;
+    insert.execute(named_params! { ":id": id, ":old": old })?;
     let mut place = conn.prepare_cached(
         "UPDATE main.outbox_keyed
          SET position = (SELECT position FROM main.outbox_revision WHERE id = ?1) WHERE id = ?1",
     )?;
     place.execute([id])?;
-    Ok(())
-}
-
-/// The first of its line has a row that can come due.
-fn let_act(conn: &Connection, id: i64) -> Result<()> {
-    let mut statement = conn.prepare_cached(
-        "INSERT INTO main.outbox_lease (id, operation, state, due_at)
-         SELECT id, operation, 'pending', available_at FROM main.outbox WHERE id = ?1
-         ON CONFLICT (id) DO NOTHING",
-    )?;
-    statement.execute([id])?;
     Ok(())
 }

@@ -43,7 +43,7 @@ fn asking_again_tells_where_it_stands() {
     assert!(entry.last_error.unwrap().contains("400"));
 
     let cancelled = world.enqueue(&pay("c"));
-    world.outbox.transact(|tx| world.outbox.cancel(tx, cancelled, "alice", None)).unwrap();
+    world.outbox.transact(|tx| world.outbox.cancel(tx, cancelled, "alice")).unwrap();
     assert_eq!(existing(&world, &pay("c")).status, Status::Cancelled);
     assert_eq!(world.drain(DEDUPLICATES).attempts, 0);
     assert_eq!(world.entry(other).status, Status::Pending);

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::Status::{Dead, NeedsReview, Pending, Succeeded, Unknown};
-use sqlite_outbox::{Http, OnConflict, Status};
+use sqlite_outbox::{Actor, Http, OnConflict, Status};
 
 use crate::wire::{Contract, Wire, http};
 use crate::world::{DEDUPLICATES, pay};
@@ -219,7 +219,7 @@ fn refused_credentials_pause_the_operation() {
                 assert_eq!(wire.world.entry(id).attempts, 0, "{path}");
             }
             assert_eq!(wire.class(id).as_deref(), Some("auth"));
-            wire.world.outbox.resume("pay", "alice", Some("new credentials")).unwrap();
+            wire.world.outbox.resume("pay", Actor::new("alice").reason("new credentials")).unwrap();
             wire.drain(downstream, "/naive");
             assert_eq!(wire.world.entry(id).status, Succeeded);
             assert_eq!(wire.world.entry(other).status, Succeeded);

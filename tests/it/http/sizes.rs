@@ -78,7 +78,7 @@ fn payloads_of_every_size_up_to_the_limit_arrive_and_larger_ones_are_refused() {
     assert_eq!(wire.world.number("SELECT count(*) FROM orders"), 1);
 
     wire.drain(Unprotected, "/status/400");
-    let replay = wire.world.outbox.replay_all(&Filter::default(), "test", None, false);
+    let replay = wire.world.outbox.replay_all(&Filter::default(), "test", false);
     assert_eq!(replay.unwrap().len(), 5);
     wire.drain(Unprotected, "/naive");
     for (id, size) in ids.into_iter().zip(sizes).chain([(small, 2)]) {

@@ -217,11 +217,11 @@ fn without_a_look_up_it_needs_a_person_at_once() {
 #[test]
 fn a_pause_holds_look_ups_back() {
     let (world, _, relay) = doubtful();
-    world.outbox.pause("pay", None, "alice", None).unwrap();
+    world.outbox.pause("pay", None, "alice").unwrap();
     world.advance(SETTLE);
     relay.drain().unwrap();
     assert_eq!(world.script.asked(), 0);
-    world.outbox.resume("pay", "alice", None).unwrap();
+    world.outbox.resume("pay", "alice").unwrap();
     relay.drain().unwrap();
     assert_eq!(world.script.asked(), 1);
 }
@@ -309,9 +309,9 @@ fn what_was_not_applied_costs_nothing() {
     relay.drain().unwrap();
     let spent = || world.number("SELECT coalesce(sum(cost), 0) FROM outbox_spend");
     assert_eq!(spent(), 5, "it may have been applied");
-    world.outbox.pause("pay", None, "alice", None).unwrap();
+    world.outbox.pause("pay", None, "alice").unwrap();
     world.advance(SETTLE);
-    world.outbox.resume("pay", "alice", None).unwrap();
+    world.outbox.resume("pay", "alice").unwrap();
     world.script.then_find(Finding::NotApplied).then(rejected());
     relay.drain().unwrap();
     assert_eq!(spent(), 0, "and the second attempt was refused");

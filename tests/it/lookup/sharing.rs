@@ -118,9 +118,9 @@ fn what_nobody_asks_about_goes_to_a_person_after_a_day() {
     world.advance(SETTLE + 24 * 3600 - 1);
     assert_eq!(blind.drain().unwrap().needs_review, 0);
     world.advance(1);
-    world.outbox.pause("pay", None, "alice", None).unwrap();
+    world.outbox.pause("pay", None, "alice").unwrap();
     assert_eq!(blind.drain().unwrap().needs_review, 0, "while it is paused nobody is to ask");
-    world.outbox.resume("pay", "alice", None).unwrap();
+    world.outbox.resume("pay", "alice").unwrap();
     assert_eq!(blind.drain().unwrap().needs_review, 1);
     assert!(world.entry(id).last_error.unwrap().contains("no relay with a look-up has asked"));
     assert_eq!(world.story(id)[1..], ["reconciled:unknown>needs_review"]);

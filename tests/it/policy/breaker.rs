@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sqlite_outbox::{Delivery, Failure, Operation, Outcome, PauseKind, Relay, Status};
+use sqlite_outbox::{Actor, Delivery, Failure, Operation, Outcome, PauseKind, Relay, Status};
 
 use crate::world::{
     DEDUPLICATES, START, World, exact_backoff, limited, maybe_sent, not_sent, pay, relay_on,
@@ -26,7 +26,7 @@ fn a_person_pauses_and_resumes() {
     let world = World::new();
     enqueue_many(&world, 3);
     let relay = world.relay(DEDUPLICATES);
-    world.outbox.pause("pay", None, "alice", Some("their maintenance")).unwrap();
+    world.outbox.pause("pay", None, Actor::new("alice").reason("their maintenance")).unwrap();
     world.advance(1_000_000);
     assert_eq!(relay.drain().unwrap().attempts, 0);
     let stored = world.outbox.operations().unwrap().remove(0);
@@ -35,13 +35,13 @@ fn a_person_pauses_and_resumes() {
     assert_eq!(stored.paused_reason.as_deref(), Some("their maintenance"));
     // Another relay, another process, a restart: the pause is in the file.
     assert_eq!(world.drain(DEDUPLICATES).attempts, 0);
-    assert!(world.outbox.resume("pay", "alice", None).unwrap());
-    assert!(!world.outbox.resume("pay", "alice", None).unwrap());
+    assert!(world.outbox.resume("pay", "alice").unwrap());
+    assert!(!world.outbox.resume("pay", "alice").unwrap());
     assert_eq!(relay.drain().unwrap().succeeded, 3);
     assert_eq!(world.outbox.operations().unwrap()[0].paused, None);
     let moves = "SELECT count(*) FROM outbox_operation_event WHERE actor = 'alice'";
     assert_eq!(world.number(moves), 2);
-    assert!(world.outbox.pause("unheard.of", None, "alice", None).is_err());
+    assert!(world.outbox.pause("unheard.of", None, "alice").is_err());
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn a_pause_with_an_end_ends_by_itself() {
     let world = World::new();
     enqueue_many(&world, 2);
     let relay = world.relay(DEDUPLICATES);
-    world.outbox.pause("pay", Some(Duration::from_secs(60)), "alice", None).unwrap();
+    world.outbox.pause("pay", Some(Duration::from_secs(60)), "alice").unwrap();
     world.advance(59);
     assert_eq!(relay.drain().unwrap().attempts, 0);
     world.advance(1);
@@ -84,7 +84,7 @@ fn refused_credentials_burn_one_row_and_a_restart_goes_on() {
     assert_eq!(world.script.seen().len(), 23);
     assert_eq!(world.number("SELECT count(*) FROM outbox_lease WHERE state <> 'pending'"), 0);
     assert_eq!(world.number("SELECT max(attempts) FROM outbox_lease"), 0);
-    world.outbox.resume("pay", "alice", Some("new token")).unwrap();
+    world.outbox.resume("pay", Actor::new("alice").reason("new token")).unwrap();
     assert_eq!(relay.drain().unwrap().succeeded, 30);
     let twice = "SELECT count(*) FROM outbox_receipt WHERE attempts > 1";
     assert_eq!(world.number(twice), 0);
@@ -114,7 +114,7 @@ fn an_expired_token_in_the_middle_of_thousands_kills_none() {
     assert_eq!(done + world.number(left), 5000);
     assert!((2000..=2501).contains(&done), "{done}");
     expired.store(false, Ordering::Relaxed);
-    world.outbox.resume("pay", "alice", Some("new token")).unwrap();
+    world.outbox.resume("pay", Actor::new("alice").reason("new token")).unwrap();
     for _ in 0..20 {
         relay.drain().unwrap();
         world.advance(5);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sqlite_outbox::rusqlite::Connection;
-use sqlite_outbox::{Clock, Delivery, Intent, Operation, Relay, Status};
+use sqlite_outbox::{Clock, Delivery, Intent, Operation, Relay, Shard, Status};
 
 use crate::world::{DEDUPLICATES, START, World, maybe_sent, pay, relay_on, succeeded, until};
 
@@ -317,7 +317,7 @@ fn shards_share_one_budget() {
     let shard = |index| {
         let operation = world.operation(DEDUPLICATES).max_per(6, MINUTE);
         let relay = Relay::builder(&world.second()).operation("pay", operation);
-        relay.shard(index, 2).workers(1).build().unwrap()
+        relay.shard(Shard::new(index, 2).unwrap()).workers(1).build().unwrap()
     };
     let relays = [shard(0), shard(1)];
     for round in 1..=3 {

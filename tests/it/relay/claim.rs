@@ -4,7 +4,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use sqlite_outbox::Downstream::{DeduplicatesByKey, Unprotected};
-use sqlite_outbox::{Delivery, ErrorKind, Filter, Operation, Outcome, Relay, Status};
+use sqlite_outbox::{Delivery, ErrorKind, Filter, Operation, Outcome, Relay, Shard, Status};
 
 use crate::world::{
     DEDUPLICATES, START, World, exact_backoff, interrupted, maybe_sent, not_sent, pay, rejected,
@@ -95,7 +95,7 @@ fn rows_are_found_by_state_not_by_id() {
     world.script.then(succeeded("1")).then(rejected());
     let relay = world.relay(DEDUPLICATES);
     assert_eq!(relay.drain().unwrap().succeeded, 4);
-    world.outbox.replay(2, "alice", None).unwrap();
+    world.outbox.replay(2, "alice").unwrap();
     world.enqueue(&pay("f"));
     assert_eq!(relay.drain().unwrap().succeeded, 2);
     assert_eq!(world.number("SELECT count(*) FROM outbox_lease"), 0);
@@ -124,7 +124,7 @@ fn tokens_rise_with_every_claim() {
     for round in 0..20 {
         relay.drain().unwrap();
         if round % 3 == 0 && world.entry(id).status == Status::Dead {
-            world.outbox.replay(id, "alice", None).unwrap();
+            world.outbox.replay(id, "alice").unwrap();
         }
         if world.entry(id).status.is_settled() {
             break;
@@ -420,7 +420,7 @@ fn a_relay_is_configured_with_care() {
         ("operation", builder().operation("pay", op()).operation("pay", op())),
         ("workers", builder().operation("pay", op()).workers(0)),
         ("batch", builder().operation("pay", op()).batch(0)),
-        ("shard", builder().operation("pay", op()).shard(2, 2)),
+        ("shard", builder().operation("pay", op()).shard(Shard::new(2, 2).unwrap())),
         ("lease", builder().operation("pay", op()).lease(Duration::from_secs(60))),
         ("max_attempts", builder().operation("pay", op().max_attempts(0))),
         ("max_in_flight", builder().operation("pay", op().max_in_flight(0))),

@@ -177,7 +177,7 @@ fn a_late_success_is_kept_while_another_attempt_is_on_the_way() {
             let id = delivery.id();
             assert_eq!(world.entry(id).status, Status::InFlight, "B holds it");
             if cancels {
-                let cancel = |tx: &_| world.outbox.request_cancel(tx, id, "ann", None);
+                let cancel = |tx: &_| world.outbox.request_cancel(tx, id, "ann");
                 assert_eq!(world.outbox.transact(|tx| cancel(tx)).unwrap(), Status::InFlight);
             }
             b_says.clone()
@@ -263,7 +263,7 @@ fn a_replayed_row_is_out_of_reach() {
         world.script.then(transient());
         world.drain(DEDUPLICATES);
         world.sql("UPDATE outbox_lease SET state = 'dead', due_at = NULL WHERE id = 1");
-        world.outbox.replay(1, "alice", None).unwrap();
+        world.outbox.replay(1, "alice").unwrap();
         assert_eq!(world.entry(1).attempts, 0);
         world.sql("UPDATE outbox_lease SET due_at = due_at + 1 WHERE id = 1");
     });

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sqlite_outbox::Downstream::Unprotected;
-use sqlite_outbox::{Delivery, Intent, OnDead, Operation, Relay, Status};
+use sqlite_outbox::{Delivery, Intent, OnDead, Operation, Relay, Shard, Status};
 
 use crate::world::{
     DEDUPLICATES, World, exact_backoff, immediate, interrupted, maybe_sent, needs_review, pay,
@@ -151,7 +151,7 @@ fn a_dead_head_goes_first_when_it_is_replayed() {
     world.enqueue(&keyed("2", "k"));
     world.script.then(rejected());
     world.drain(DEDUPLICATES);
-    world.outbox.replay(head, "alice", None).unwrap();
+    world.outbox.replay(head, "alice").unwrap();
     world.drain(DEDUPLICATES);
     assert_eq!(sent(&world), ["1", "1", "2"]);
 }
@@ -181,7 +181,7 @@ fn passed_rows_take_their_places_again() {
         continuing(&world).drain().unwrap();
         world.enqueue(&keyed("3", "k"));
         for id in order {
-            world.outbox.replay(id, "alice", None).unwrap();
+            world.outbox.replay(id, "alice").unwrap();
         }
         let due = world.number(
             "SELECT count(*) FROM outbox_lease WHERE state = 'pending' AND due_at IS NOT NULL",
@@ -213,8 +213,8 @@ fn a_passed_row_that_is_replayed_waits_for_what_is_on_the_way() {
         let inside = Arc::clone(&world);
         let two = interrupted(
             move || {
-                inside.outbox.replay(1, "alice", None).unwrap();
-                inside.outbox.transact(|tx| inside.outbox.cancel(tx, 4, "alice", None)).unwrap();
+                inside.outbox.replay(1, "alice").unwrap();
+                inside.outbox.transact(|tx| inside.outbox.cancel(tx, 4, "alice")).unwrap();
                 assert_eq!(inside.entry(1).next_attempt_at, None, "2 is on the way");
                 let seen_before = inside.script.seen().len();
                 inside.drain(DEDUPLICATES);
@@ -255,12 +255,12 @@ fn a_dead_row_that_is_not_the_head_waits_when_replayed() {
     world.script.then(rejected());
     world.script.then(rejected());
     continuing(&world).drain().unwrap();
-    world.outbox.replay(2, "alice", None).unwrap();
+    world.outbox.replay(2, "alice").unwrap();
     world.script.then(rejected());
     world.drain(DEDUPLICATES);
     // Row 2 is dead in its place; row 1 was passed.
-    world.outbox.replay(1, "alice", None).unwrap();
-    world.outbox.replay(2, "alice", None).unwrap();
+    world.outbox.replay(1, "alice").unwrap();
+    world.outbox.replay(2, "alice").unwrap();
     assert_eq!(world.entry(2).next_attempt_at, None, "1 is first");
     world.drain(DEDUPLICATES);
     assert_eq!(sent(&world)[3..], ["1", "2"]);
@@ -273,9 +273,9 @@ fn cancelling_the_head_lets_the_next_go() {
         world.enqueue(&keyed(entity, "k"));
     }
     // The queued one first: nothing else moves.
-    world.outbox.transact(|tx| world.outbox.cancel(tx, 2, "alice", None)).unwrap();
+    world.outbox.transact(|tx| world.outbox.cancel(tx, 2, "alice")).unwrap();
     assert_eq!(world.number("SELECT count(*) FROM outbox_lease"), 1);
-    world.outbox.transact(|tx| world.outbox.cancel(tx, 1, "alice", None)).unwrap();
+    world.outbox.transact(|tx| world.outbox.cancel(tx, 1, "alice")).unwrap();
     assert_eq!(world.entry(3).next_attempt_at, Some(crate::world::START));
     world.drain(DEDUPLICATES);
     assert_eq!(sent(&world), ["3"]);
@@ -296,7 +296,7 @@ fn keys_that_span_shards_keep_their_order() {
         Relay::builder(&world.outbox)
             .operation("pay", world.operation(DEDUPLICATES))
             .workers(1)
-            .shard(index, 2)
+            .shard(Shard::new(index, 2).unwrap())
             .build()
             .unwrap()
     };

@@ -46,7 +46,7 @@ fn a_row_that_cannot_be_read_is_parked() {
         assert_eq!(world.outbox.list(&parked).unwrap().len(), 1);
         assert_eq!(world.outbox.list(&Filter::default()).unwrap().len(), 5);
         assert_eq!(world.outbox.stats().unwrap().len(), 1);
-        world.outbox.replay(bad_one, "alice", None).unwrap();
+        world.outbox.replay(bad_one, "alice").unwrap();
         assert_eq!(world.drain(DEDUPLICATES).needs_review, 1);
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sqlite_outbox::Downstream::Unprotected;
-use sqlite_outbox::{Delivery, ErrorKind, Handler, Operation, Outcome, Relay, Status};
+use sqlite_outbox::{Actor, Delivery, ErrorKind, Handler, Operation, Outcome, Relay, Status};
 
 use crate::world::{
     DEDUPLICATES, START, World, exact_backoff, limited, maybe_sent, needs_review, not_sent, pay,
@@ -126,7 +126,7 @@ fn unprotected_is_sent_once_whatever_happens() {
         world.drain(Unprotected);
         let entry = world.entry(id);
         assert!(matches!(entry.status, Status::Unknown | Status::NeedsReview), "{entry:?}");
-        assert_eq!(world.outbox.replay(id, "test", None).unwrap_err().kind(), ErrorKind::Refused);
+        assert_eq!(world.outbox.replay(id, "test").unwrap_err().kind(), ErrorKind::Refused);
         // Another relay with another configuration obeys the stored contract.
         world.drain(DEDUPLICATES);
         assert_eq!(world.script.seen().len(), 1);
@@ -172,7 +172,7 @@ fn rejection_buries_at_once_and_replay_gives_a_fresh_budget() {
     let entry = world.entry(id);
     assert_eq!((entry.status, entry.attempts), (Status::Dead, 1));
     assert_eq!(world.entry(other).status, Status::Succeeded);
-    world.outbox.replay(id, "alice", Some("fixed the account")).unwrap();
+    world.outbox.replay(id, Actor::new("alice").reason("fixed the account")).unwrap();
     assert_eq!(world.entry(id).attempts, 0);
     world.drain(DEDUPLICATES);
     assert_eq!(world.entry(id).status, Status::Succeeded);

@@ -195,7 +195,7 @@ fn every_attempt_sends_the_same_bytes_over_restarts_and_replay() {
     attempt();
     let outbox = attempt();
     assert_eq!(outbox.entry(id).unwrap().unwrap().status, Status::NeedsReview);
-    outbox.replay(id, "alice", None).unwrap();
+    outbox.replay(id, "alice").unwrap();
     drop(outbox);
     attempt();
     let entry = attempt().entry(id).unwrap().unwrap();

@@ -128,7 +128,7 @@ fn a_pause_takes_back_what_waits_for_a_worker() {
     let handle = relay_with(&world, 1, handler).start().unwrap();
     let first = begins.recv_timeout(LONG).unwrap();
     assert!(count(&world, Status::InFlight) > 1, "others wait for the worker");
-    world.outbox.pause("pay", None, "ann", None).unwrap();
+    world.outbox.pause("pay", None, "ann").unwrap();
     until(|| count(&world, Status::InFlight) == 1);
     drop(leave);
     until(|| count(&world, Status::Succeeded) == 1);

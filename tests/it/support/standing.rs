@@ -112,11 +112,11 @@ impl Standing {
             S::Dead => ends(rejected(), DEDUPLICATES),
             S::DeadInDoubt => {
                 ends(needs_review(), DEDUPLICATES);
-                world.outbox.resolve(FIRST, &Resolution::Dead, "ann", None).unwrap();
+                world.outbox.resolve(FIRST, &Resolution::Dead, "ann").unwrap();
             }
             S::Succeeded => ends(succeeded("eff_1"), DEDUPLICATES),
             S::Cancelled => {
-                world.outbox.transact(|tx| world.outbox.cancel(tx, FIRST, "ann", None)).unwrap();
+                world.outbox.transact(|tx| world.outbox.cancel(tx, FIRST, "ann")).unwrap();
             }
         }
     }

@@ -86,7 +86,7 @@ impl Wire {
         self.drain(Downstream::Unprotected, path);
         for status in [Status::Unknown, Status::NeedsReview, Status::Pending] {
             let filter = Filter { status: Some(status), ..Filter::default() };
-            self.world.outbox.replay_all(&filter, "test", None, false).unwrap();
+            self.world.outbox.replay_all(&filter, "test", false).unwrap();
         }
         let clock = self.world.clock.clone();
         let second = Outbox::builder().clock(clock).open(self.world.path()).unwrap();

@@ -4,7 +4,7 @@
 use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::rusqlite::Connection;
 use sqlite_outbox::{
-    Event, EventKind, Finding, Intent, Outbox, Receipt, Relay, Resolution, Status,
+    Actor, Event, EventKind, Finding, Intent, Outbox, Receipt, Relay, Resolution, Status,
 };
 
 use crate::world::{DEDUPLICATES, START, World, maybe_sent, pay, rejected, relay_on, transient};
@@ -72,11 +72,13 @@ fn every_move_is_on_record_with_its_actor_and_reason() {
     let relay = world.relay(Unprotected);
     world.script.then(maybe_sent()).then(maybe_sent()).then(rejected()).then(rejected());
     relay.drain().unwrap();
-    outbox.resolve(1, &Resolution::NotApplied, "alice", Some("not in their list")).unwrap();
-    outbox.resolve(2, &Resolution::Dead, "alice", None).unwrap();
-    outbox.transact(|tx| outbox.skip(tx, 3, "bob", Some("goes on"))).unwrap();
-    outbox.replay(4, "bob", Some("mended")).unwrap();
-    outbox.transact(|tx| outbox.cancel(tx, 1, "carol", None)).unwrap();
+    outbox
+        .resolve(1, &Resolution::NotApplied, Actor::new("alice").reason("not in their list"))
+        .unwrap();
+    outbox.resolve(2, &Resolution::Dead, "alice").unwrap();
+    outbox.transact(|tx| outbox.skip(tx, 3, Actor::new("bob").reason("goes on"))).unwrap();
+    outbox.replay(4, Actor::new("bob").reason("mended")).unwrap();
+    outbox.transact(|tx| outbox.cancel(tx, 1, "carol")).unwrap();
     let receipt = Receipt::new().downstream_id("ch_2");
     let key = world.entry(2).idempotency_key;
     let confirm = || outbox.transact(|tx| outbox.confirm(tx, ("", &key), &receipt, "webhook"));

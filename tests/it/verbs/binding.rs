@@ -114,7 +114,7 @@ fn one_id_twice_in_a_batch() {
     needs_review(&world, ids[1], "x", ids[0]);
     needs_review(&world, ids[3], "x", ids[0]);
     // It may have been applied under a name of its own, so that it is not withdrawn lightly.
-    let cancel = world.outbox.transact(|tx| world.outbox.cancel(tx, ids[1], "ann", None));
+    let cancel = world.outbox.transact(|tx| world.outbox.cancel(tx, ids[1], "ann"));
     assert_eq!(cancel.unwrap_err().kind(), ErrorKind::TooLate);
 }
 
@@ -174,10 +174,10 @@ fn what_is_set_aside_on_the_way_gives_way_to_what_waits_for_it() {
     world.script.then(rejected()).then(rejected());
     relay.drain().unwrap();
     bind(&world, other, "x").unwrap();
-    world.outbox.replay(2, "ann", None).unwrap();
+    world.outbox.replay(2, "ann").unwrap();
     let inside = Arc::clone(&world);
     let meanwhile = move || {
-        inside.outbox.replay(1, "ann", None).unwrap();
+        inside.outbox.replay(1, "ann").unwrap();
         assert_eq!(inside.entry(1).next_attempt_at, None);
         confirm(&inside.outbox, &inside.entry(2), "x").unwrap();
         assert!(inside.entry(1).next_attempt_at.is_some(), "nothing is on the way any more");
@@ -196,13 +196,13 @@ fn resolved_or_bound_with_the_id_of_another() {
     binding(&world).drain().unwrap();
     let before = all_about(&world, doubtful);
     let applied = |id: &str| Resolution::Applied { downstream_id: Some(id.into()) };
-    let error = world.outbox.resolve(doubtful, &applied("x"), "ann", None).unwrap_err();
+    let error = world.outbox.resolve(doubtful, &applied("x"), "ann").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict);
     let text = error.to_string();
     assert!(text.contains(&format!("intent {has}:")) && text.contains("\"x\""), "{text}");
     assert_eq!(bind(&world, doubtful, "x"), Err(ErrorKind::Conflict));
     assert_eq!(all_about(&world, doubtful), before);
-    world.outbox.resolve(doubtful, &applied("y"), "ann", None).unwrap();
+    world.outbox.resolve(doubtful, &applied("y"), "ann").unwrap();
     assert_eq!(owner(&world, "y"), doubtful);
     assert_eq!(bind(&world, doubtful, "z"), Err(ErrorKind::TooLate));
     assert_eq!(bind(&world, 99, "z"), Err(ErrorKind::NotFound));
@@ -354,14 +354,14 @@ fn a_late_proof_does_not_outlive_what_a_person_decides() {
     );
     relay(Box::new(second)).drain().unwrap();
     assert_eq!(inside.entry(id).status, Status::NeedsReview);
-    world.outbox.resolve(id, &Resolution::NotApplied, "alice", None).unwrap();
+    world.outbox.resolve(id, &Resolution::NotApplied, "alice").unwrap();
     world.advance(20_000);
     relay(Box::new(|_| succeeded("late"))).drain().unwrap();
     assert_eq!(world.entry(id).status, Status::Dead, "it has expired, and was not applied");
 
     // Nor does one that was put there by hand.
     world.batch("UPDATE outbox_lease SET late_receipt = '{}' WHERE id = 2");
-    world.outbox.replay(id, "alice", None).unwrap();
+    world.outbox.replay(id, "alice").unwrap();
     world.batch("UPDATE outbox_lease SET late_receipt = '{}' WHERE id = 2");
     relay(Box::new(|_| succeeded("late"))).drain().unwrap();
     assert_eq!(world.entry(id).status, Status::Dead);

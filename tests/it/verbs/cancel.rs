@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::{
-    Delivery, Error, ErrorKind, EventKind, Failure, Finding, Operation, OperationStats, Outcome,
-    Receipt, Status,
+    Actor, Delivery, Error, ErrorKind, EventKind, Failure, Finding, Operation, OperationStats,
+    Outcome, Receipt, Status,
 };
 
 use crate::standing::{FIRST, Standing, all_about};
@@ -15,7 +15,9 @@ use crate::world::{
 };
 
 fn cancel(world: &World, id: i64) -> Result<(), Error> {
-    world.outbox.transact(|tx| world.outbox.cancel(tx, id, "alice", Some("not wanted")))
+    world
+        .outbox
+        .transact(|tx| world.outbox.cancel(tx, id, Actor::new("alice").reason("not wanted")))
 }
 
 #[test]
@@ -58,25 +60,27 @@ fn it_belongs_to_the_callers_transaction() {
     let world = World::new();
     let (id, other) = (world.enqueue(&pay("a")), world.enqueue(&pay("b").ordering_key("k")));
     let mut conn = world.app();
-    let error = world.outbox.cancel(&conn, id, "alice", None).unwrap_err();
+    let error = world.outbox.cancel(&conn, id, "alice").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoTransaction);
     let tx = immediate(&mut conn);
-    world.outbox.cancel(&tx, id, "alice", None).unwrap();
-    world.outbox.cancel(&tx, other, "alice", None).unwrap();
+    world.outbox.cancel(&tx, id, "alice").unwrap();
+    world.outbox.cancel(&tx, other, "alice").unwrap();
     tx.rollback().unwrap();
     assert_eq!(world.entry(id).status, Status::Pending);
     assert_eq!(world.story(other), [""; 0]);
     // Written and withdrawn in one transaction: nothing is ever sent.
     let tx = immediate(&mut conn);
     let brief = world.outbox.enqueue(&tx, &pay("c")).unwrap().id();
-    world.outbox.cancel(&tx, brief, "alice", None).unwrap();
+    world.outbox.cancel(&tx, brief, "alice").unwrap();
     tx.commit().unwrap();
     assert_eq!(world.drain(DEDUPLICATES).succeeded, 2);
     assert_eq!(world.entry(brief).status, Status::Cancelled);
 }
 
 fn request(world: &World, id: i64) -> Result<Status, Error> {
-    world.outbox.transact(|tx| world.outbox.request_cancel(tx, id, "alice", Some("stop it")))
+    world
+        .outbox
+        .transact(|tx| world.outbox.request_cancel(tx, id, Actor::new("alice").reason("stop it")))
 }
 
 /// When somebody wanted to stop it, as the trail has it.
@@ -155,7 +159,7 @@ fn what_is_cancelled_on_the_way_ends_as_its_attempt_does() {
             for _ in 0..2 {
                 assert_eq!(request(&inside, id).unwrap(), Status::InFlight);
             }
-            inside.outbox.pause("pay", None, "alice", None).unwrap();
+            inside.outbox.pause("pay", None, "alice").unwrap();
         };
         let relay = world.other_relay(downstream, interrupted(meanwhile, outcome.clone()));
         relay.drain().unwrap();
@@ -170,7 +174,7 @@ fn what_is_cancelled_on_the_way_ends_as_its_attempt_does() {
             assert_eq!(entry.finished_at, Some(START + 1000), "at once, also while it is paused");
             assert_eq!(entry.receipt.unwrap_or_default(), Receipt::new());
         }
-        world.outbox.resume("pay", "alice", None).unwrap();
+        world.outbox.resume("pay", "alice").unwrap();
         world.advance(100);
         world.drain(downstream);
         let sent: Vec<i64> = world.script.seen().iter().map(Delivery::id).collect();
@@ -191,7 +195,7 @@ fn what_is_cancelled_on_the_way_and_lost_needs_a_person_where_nothing_can_look_i
     assert_eq!((entry.status, entry.attempts), (Status::NeedsReview, 1));
     assert!(entry.last_error.unwrap().contains("wanted to cancel it"));
     // A person who sends it again has changed the mind.
-    world.outbox.replay(id, "alice", None).unwrap();
+    world.outbox.replay(id, "alice").unwrap();
     assert_eq!(world.drain(DEDUPLICATES).succeeded, 1);
 }
 
@@ -234,7 +238,7 @@ fn what_is_cancelled_during_its_look_up_is_not_sent_again() {
         let operation = Operation::new(Unprotected, |_: &Delivery| maybe_sent());
         let operation = operation.reconcile(move |_: &Delivery| {
             assert_eq!(request(&inside, id).unwrap(), Status::Unknown);
-            inside.outbox.pause("pay", None, "alice", None).unwrap();
+            inside.outbox.pause("pay", None, "alice").unwrap();
             finding.clone()
         });
         let relay = relay_on(&world.second(), operation);
@@ -269,22 +273,22 @@ fn what_kills_its_process_can_be_stopped() {
                         owner = 'relay-0-gone', claimed_at = 1800000000000, due_at = 1800000090000",
             );
             if paused {
-                world.outbox.pause("pay", None, "alice", None).unwrap();
+                world.outbox.pause("pay", None, "alice").unwrap();
             }
             if after_recovery {
                 world.advance(91);
-                world.outbox.pause("pay", None, "alice", None).unwrap();
+                world.outbox.pause("pay", None, "alice").unwrap();
                 relay().drain().unwrap();
                 assert_eq!(world.entry(id).status, Status::Pending, "lost once");
                 if !paused {
-                    world.outbox.resume("pay", "alice", None).unwrap();
+                    world.outbox.resume("pay", "alice").unwrap();
                 }
             }
             request(&world, id).unwrap();
             world.advance(91);
             relay().drain().unwrap();
             if paused {
-                world.outbox.resume("pay", "alice", None).unwrap();
+                world.outbox.resume("pay", "alice").unwrap();
                 relay().drain().unwrap();
             }
             let status = if has_look_up { Status::Unknown } else { Status::NeedsReview };

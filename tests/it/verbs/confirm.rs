@@ -96,8 +96,8 @@ fn a_late_failure_does_not_hide_that_it_was_carried_out() {
     let meanwhile = move || {
         inside.advance(91);
         inside.drain(Unprotected);
-        inside.outbox.resolve(id, &sqlite_outbox::Resolution::Dead, "ann", None).unwrap();
-        inside.outbox.transact(|tx| inside.outbox.cancel(tx, id, "ann", None)).unwrap();
+        inside.outbox.resolve(id, &sqlite_outbox::Resolution::Dead, "ann").unwrap();
+        inside.outbox.transact(|tx| inside.outbox.cancel(tx, id, "ann")).unwrap();
     };
     world.other_relay(Unprotected, interrupted(meanwhile, rejected())).drain().unwrap();
     assert_eq!(*world.story(id).last().unwrap(), "late:cancelled>cancelled");

@@ -4,7 +4,9 @@ use std::sync::{Arc, Barrier};
 
 use sqlite_outbox::Downstream::{DeduplicatesByKey, Unprotected};
 use sqlite_outbox::rusqlite::Connection;
-use sqlite_outbox::{Delivery, Downstream, ErrorKind, Filter, Intent, Outcome, Relay, Status};
+use sqlite_outbox::{
+    Actor, Delivery, Downstream, ErrorKind, Filter, Intent, Outcome, Relay, Shard, Status,
+};
 
 use crate::world::{
     DEDUPLICATES, START, WINDOW, World, interrupted, maybe_sent, needs_review, pay, rejected,
@@ -23,7 +25,7 @@ fn after(outcome: Outcome, downstream: Downstream) -> World {
 
 fn refused(world: &World, id: i64) -> String {
     let before = (world.entry(id), world.story(id));
-    let error = world.outbox.replay(id, "alice", None).unwrap_err();
+    let error = world.outbox.replay(id, "alice").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     assert_eq!((world.entry(id), world.story(id)), before);
     error.to_string()
@@ -48,7 +50,7 @@ fn which_statuses_may_be_replayed() {
             assert!(refused(&world, 1).contains(status.as_str()));
             continue;
         }
-        world.outbox.replay(1, "alice", Some("fixed")).unwrap();
+        world.outbox.replay(1, Actor::new("alice").reason("fixed")).unwrap();
         let entry = world.entry(1);
         assert_eq!((entry.status, entry.attempts), (Status::Pending, 0));
         assert_eq!(entry.next_attempt_at, Some(START));
@@ -62,8 +64,8 @@ fn which_statuses_may_be_replayed() {
         assert_eq!(world.story(2), [""; 0], "the other row is not touched");
     }
     let world = after(rejected(), DEDUPLICATES);
-    assert_eq!(world.outbox.replay(99, "alice", None).unwrap_err().kind(), ErrorKind::NotFound);
-    world.outbox.transact(|tx| world.outbox.cancel(tx, 1, "alice", None)).unwrap();
+    assert_eq!(world.outbox.replay(99, "alice").unwrap_err().kind(), ErrorKind::NotFound);
+    world.outbox.transact(|tx| world.outbox.cancel(tx, 1, "alice")).unwrap();
     assert!(refused(&world, 1).contains("cancelled"));
 }
 
@@ -122,7 +124,12 @@ fn thousands_at_once_and_twice_in_a_row() {
     let world = World::new();
     many(&world, 2000);
     let replay = |dry_run| {
-        replayed(&world.outbox.replay_all(&dead(), "alice", Some("outage"), dry_run).unwrap())
+        replayed(
+            &world
+                .outbox
+                .replay_all(&dead(), Actor::new("alice").reason("outage"), dry_run)
+                .unwrap(),
+        )
     };
     let would_be = replay(true);
     assert_eq!(would_be.len(), 2000);
@@ -157,7 +164,8 @@ fn an_outage_is_made_good_by_one_command() {
     assert_eq!(world.outbox.list(&window).unwrap().len(), 100);
     let deleted = Connection::open(world.path()).unwrap().execute("DELETE FROM outbox", []);
     assert!(deleted.unwrap_err().to_string().contains("cannot be deleted"));
-    let matched = world.outbox.replay_all(&window, "alice", Some("outage"), false).unwrap();
+    let matched =
+        world.outbox.replay_all(&window, Actor::new("alice").reason("outage"), false).unwrap();
     assert_eq!(replayed(&matched).len(), 100);
     assert_eq!(relay_on(&world.outbox, operation()).drain().unwrap().succeeded, 100);
     assert_eq!(world.entry(old).status, Status::Dead);
@@ -174,7 +182,7 @@ fn every_way_back_goes_through_the_one_claim() {
     // Half of them are dead, half are left over from a crash.
     world.script.times(50, &rejected());
     let relay = Relay::builder(&world.outbox).operation("pay", world.operation(DEDUPLICATES));
-    let relay = relay.workers(1).shard(0, 2).build().unwrap();
+    let relay = relay.workers(1).shard(Shard::new(0, 2).unwrap()).build().unwrap();
     assert_eq!(relay.drain().unwrap().dead, 50);
     world.sql("UPDATE outbox_lease SET due_at = 1700000000000 WHERE state = 'pending'");
     let start = Barrier::new(4);
@@ -187,10 +195,11 @@ fn every_way_back_goes_through_the_one_claim() {
             });
         }
         for actor in ["alice", "bob"] {
-            scope.spawn(|| {
+            let (start, world) = (&start, &world);
+            scope.spawn(move || {
                 start.wait();
-                world.second().replay_all(&Filter::default(), actor, None, false).unwrap();
-                world.second().resume("pay", actor, None).unwrap();
+                world.second().replay_all(&Filter::default(), actor, false).unwrap();
+                world.second().resume("pay", actor).unwrap();
             });
         }
     });
@@ -208,8 +217,7 @@ fn a_filter_narrows_it() {
     world.enqueue(&pay("later").tenant("odd"));
     world.script.then(rejected());
     world.drain(DEDUPLICATES);
-    let ids =
-        |filter: &Filter| replayed(&world.outbox.replay_all(filter, "a", None, true).unwrap());
+    let ids = |filter: &Filter| replayed(&world.outbox.replay_all(filter, "a", true).unwrap());
     let tenant = |name: &str| Filter { tenant: Some(name.into()), ..dead() };
     assert_eq!(ids(&tenant("odd")).len(), 601);
     assert_eq!(ids(&tenant("nobody")).len(), 0);
@@ -222,7 +230,7 @@ fn a_filter_narrows_it() {
         assert_eq!(ids(&limited), (1..=i64::try_from(limit).unwrap()).collect::<Vec<_>>());
     }
     let few = Filter { limit: Some(3), ..tenant("odd") };
-    let matched = world.outbox.replay_all(&few, "a", None, false).unwrap();
+    let matched = world.outbox.replay_all(&few, "a", false).unwrap();
     assert_eq!(replayed(&matched), [2, 4, 6]);
     assert_eq!(world.number("SELECT count(*) FROM outbox_lease WHERE state = 'pending'"), 3);
 }
@@ -236,7 +244,7 @@ fn refused_rows_are_named_and_do_not_stop_the_others() {
     }
     world.script.then(maybe_sent()).then(needs_review()).then(rejected());
     world.drain(Unprotected);
-    let matched = world.outbox.replay_all(&Filter::default(), "alice", None, false).unwrap();
+    let matched = world.outbox.replay_all(&Filter::default(), "alice", false).unwrap();
     assert_eq!(matched.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [1, 2, 3, 4]);
     assert_eq!(replayed(&matched), [3]);
     let why = |place: usize| matched[place].1.as_ref().unwrap_err().to_string();
@@ -256,7 +264,7 @@ fn two_people_at_once_replay_each_row_once() {
                 let (outbox, start) = (world.second(), &start);
                 scope.spawn(move || {
                     start.wait();
-                    replayed(&outbox.replay_all(&dead(), actor, None, false).unwrap()).len()
+                    replayed(&outbox.replay_all(&dead(), actor, false).unwrap()).len()
                 })
             })
             .into();

@@ -272,7 +272,7 @@ fn what_was_passed_comes_back_to_its_place_when_it_is_revised() {
     keyed(&world, &["a", "b"]);
     world.script.then(rejected());
     world.drain(DEDUPLICATES);
-    world.outbox.transact(|tx| world.outbox.skip(tx, 1, "ann", None)).unwrap();
+    world.outbox.transact(|tx| world.outbox.skip(tx, 1, "ann")).unwrap();
     let id = revised(&world, 1);
     assert_eq!(world.entry(2).waits_behind, Some(id));
     world.drain(DEDUPLICATES);
@@ -315,7 +315,7 @@ fn a_revision_waits_for_a_later_row_that_is_on_the_way() {
             let during = interrupted(
                 move || {
                     if replayed_first {
-                        inside.outbox.replay(1, "ann", None).unwrap();
+                        inside.outbox.replay(1, "ann").unwrap();
                     }
                     let id = revised(&inside, 1);
                     assert_eq!(inside.entry(id).next_attempt_at, None, "row 2 is on the way");

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::{
-    Delivery, Downstream, Error, ErrorKind, EventKind, Finding, OnDead, Operation, Outcome, Relay,
-    Resolution, Status,
+    Actor, Delivery, Downstream, Error, ErrorKind, EventKind, Finding, OnDead, Operation, Outcome,
+    Relay, Resolution, Status,
 };
 
 use crate::standing::{FIRST, Standing, all_about};
@@ -15,7 +15,7 @@ use crate::world::{
 };
 
 fn skip(world: &World, id: i64) -> Result<(), Error> {
-    world.outbox.transact(|tx| world.outbox.skip(tx, id, "ann", Some("it is urgent")))
+    world.outbox.transact(|tx| world.outbox.skip(tx, id, Actor::new("ann").reason("it is urgent")))
 }
 
 fn enqueue(world: &World, entities: &[&str]) {
@@ -60,7 +60,7 @@ fn the_key_goes_on_and_the_skipped_one_stays_where_it_is() {
             (Some("ann"), Some("it is urgent"))
         );
         // It can be dealt with as if it had never been in anybody's way.
-        world.outbox.resolve(1, &Resolution::Applied { downstream_id: None }, "ann", None).unwrap();
+        world.outbox.resolve(1, &Resolution::Applied { downstream_id: None }, "ann").unwrap();
         assert_eq!(world.entry(1).status, Status::Succeeded);
         assert_eq!(world.number("SELECT count(*) FROM outbox_keyed"), 0);
     }
@@ -103,10 +103,10 @@ fn it_belongs_to_the_callers_transaction() {
     world.drain(DEDUPLICATES);
     let before = all_about(&world, 1);
     let mut conn = world.app();
-    let error = world.outbox.skip(&conn, 1, "ann", None).unwrap_err();
+    let error = world.outbox.skip(&conn, 1, "ann").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoTransaction);
     let tx = immediate(&mut conn);
-    world.outbox.skip(&tx, 1, "ann", None).unwrap();
+    world.outbox.skip(&tx, 1, "ann").unwrap();
     tx.rollback().unwrap();
     assert_eq!(all_about(&world, 1), before);
     world.drain(DEDUPLICATES);
@@ -163,9 +163,9 @@ fn what_is_sent_back_waits_for_what_is_on_the_way() {
             let (inside, asks) = (Arc::clone(&world), Arc::clone(&asking));
             let meanwhile = move || {
                 match back {
-                    Back::Replayed => inside.outbox.replay(1, "ann", None).unwrap(),
+                    Back::Replayed => inside.outbox.replay(1, "ann").unwrap(),
                     Back::Resolved => {
-                        inside.outbox.resolve(1, &Resolution::NotApplied, "ann", None).unwrap();
+                        inside.outbox.resolve(1, &Resolution::NotApplied, "ann").unwrap();
                     }
                     Back::Found => drop(inside.script.then_find(Finding::NotApplied)),
                 }
@@ -198,7 +198,7 @@ fn asking_about_a_skipped_row_moves_nobody() {
     world.advance(120);
     let (inside, asks) = (Arc::clone(&world), Arc::clone(&asking));
     let meanwhile = move || {
-        inside.outbox.replay(2, "ann", None).unwrap();
+        inside.outbox.replay(2, "ann").unwrap();
         asks.drain().unwrap();
         assert_eq!(inside.script.asked(), 1);
         assert_eq!(inside.entry(1).status, Status::Unknown);
@@ -223,7 +223,7 @@ fn what_is_resolved_as_dead_is_treated_as_what_died() {
             assert_eq!(world.entry(1).status, status);
             relay.drain().unwrap();
             assert_eq!(sent(&world), ["1"], "{status} blocks in either case");
-            world.outbox.resolve(1, &Resolution::Dead, "ann", None).unwrap();
+            world.outbox.resolve(1, &Resolution::Dead, "ann").unwrap();
             relay.drain().unwrap();
             assert_eq!(sent(&world), expected);
             assert_eq!(world.entry(1).status, Status::Dead);

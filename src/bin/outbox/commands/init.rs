@@ -6,7 +6,7 @@ use crate::ui::failure::Result;
 use crate::ui::output::{Out, escape};
 
 pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
-    let version = outbox.schema_version();
+    let version = Outbox::SCHEMA_VERSION;
     if out.is_json() {
         return out.json(&serde_json::json!({
             "path": outbox.path(),

@@ -61,6 +61,7 @@ impl<'a> From<&'a Entry> for Row<'a> {
 
 pub fn filter(args: &FilterArgs) -> Filter {
     Filter {
+        ids: Vec::new(),
         status: args.status,
         operation: args.operation.clone(),
         tenant: args.tenant.clone(),

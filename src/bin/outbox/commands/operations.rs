@@ -7,15 +7,14 @@ use sqlite_outbox::{Clock, Outbox, PauseKind, StoredContract, SystemClock};
 
 use crate::args::{PauseArgs, ResumeArgs};
 use crate::ui::failure::{Failure, Result};
-use crate::ui::input;
 use crate::ui::output::{Out, distance, escape, shorten, table, time};
 
 pub fn pause(out: Out, outbox: &Outbox, args: &PauseArgs) -> Result<()> {
     if args.length.is_some_and(|length| length.is_zero()) {
         return Err(Failure::usage("--for: must be longer than nothing"));
     }
-    let actor = input::actor(args.by.actor.as_deref());
-    outbox.pause(&args.operation, args.length, &actor, args.by.reason.as_deref())?;
+    let actor = args.by.actor();
+    outbox.pause(&args.operation, args.length, &actor)?;
     let until = find(outbox, &args.operation)?.and_then(|known| known.paused_until);
     if out.is_json() {
         return out.json(&json!({
@@ -27,8 +26,8 @@ pub fn pause(out: Out, outbox: &Outbox, args: &PauseArgs) -> Result<()> {
 }
 
 pub fn resume(out: Out, outbox: &Outbox, args: &ResumeArgs) -> Result<()> {
-    let actor = input::actor(args.by.actor.as_deref());
-    let stood = outbox.resume(&args.operation, &actor, args.by.reason.as_deref())?;
+    let actor = args.by.actor();
+    let stood = outbox.resume(&args.operation, &actor)?;
     let outcome = if stood { "resumed" } else { "not_paused" };
     if out.is_json() {
         return out.json(&json!({ "operation": args.operation, "outcome": outcome }));

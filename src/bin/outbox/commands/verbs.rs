@@ -1,12 +1,11 @@
 //! `outbox replay`, `resolve`, `skip` and `cancel`: what a person does about intents.
 
 use serde::Serialize;
-use sqlite_outbox::{Filter, Outbox, Resolution, Status};
+use sqlite_outbox::{Actor, Filter, Outbox, Resolution, Status};
 
 use crate::args::{IntentsArgs, ReplayArgs, ResolveArgs};
 use crate::commands::list;
 use crate::ui::failure::{Failure, REFUSED, Result, is_of_this_intent};
-use crate::ui::input;
 use crate::ui::output::{Out, count, escape, note};
 
 /// What became of one intent.
@@ -67,16 +66,16 @@ enum Told {
 }
 
 pub fn replay(out: Out, outbox: &Outbox, args: &ReplayArgs) -> Result<()> {
-    let actor = input::actor(args.by.actor.as_deref());
+    let actor = args.by.actor();
     if args.ids.is_empty() {
         return replay_many(out, outbox, args, &actor);
     }
     let outcome = if args.dry_run { "would be replayed" } else { "replayed" };
     each(out, &args.ids, |id| {
         if args.dry_run {
-            outbox.check_replay(id)?;
+            may_replay(outbox, id)?;
         } else {
-            outbox.replay(id, &actor, args.by.reason.as_deref())?;
+            outbox.replay(id, &actor)?;
         }
         Ok((Told::Done, out.done(id, outcome)))
     })
@@ -96,9 +95,9 @@ pub fn resolve(out: Out, outbox: &Outbox, args: &ResolveArgs) -> Result<()> {
     } else {
         Resolution::Dead
     };
-    let actor = input::actor(args.by.actor.as_deref());
+    let actor = args.by.actor();
     let resolved = each(out, &args.ids, |id| {
-        let status = outbox.resolve(id, &resolution, &actor, args.by.reason.as_deref())?;
+        let status = outbox.resolve(id, &resolution, &actor)?;
         Ok((Told::Done, out.resolved(id, status)))
     });
     resolved.map_err(|failure| match failure.text.strip_prefix("downstream_id: ") {
@@ -108,23 +107,31 @@ pub fn resolve(out: Out, outbox: &Outbox, args: &ResolveArgs) -> Result<()> {
 }
 
 pub fn skip(out: Out, outbox: &Outbox, args: &IntentsArgs) -> Result<()> {
-    let actor = input::actor(args.by.actor.as_deref());
+    let actor = args.by.actor();
     each(out, &args.ids, |id| {
-        outbox.transact(|tx| outbox.skip(tx, id, &actor, args.by.reason.as_deref()))?;
+        outbox.transact(|tx| outbox.skip(tx, id, &actor))?;
         Ok((Told::Done, out.done(id, "skipped")))
     })
 }
 
 pub fn cancel(out: Out, outbox: &Outbox, args: &IntentsArgs) -> Result<()> {
-    let actor = input::actor(args.by.actor.as_deref());
+    let actor = args.by.actor();
     each(out, &args.ids, |id| {
-        let reason = args.by.reason.as_deref();
-        let status = outbox.transact(|tx| outbox.request_cancel(tx, id, &actor, reason))?;
+        let status = outbox.transact(|tx| outbox.request_cancel(tx, id, &actor))?;
         Ok(match status {
             Status::Cancelled => (Told::Done, out.done(id, "cancelled")),
             status => (Told::Otherwise, out.too_late(id, status)),
         })
     })
+}
+
+/// Whether an intent would be replayed now.
+pub fn may_replay(outbox: &Outbox, id: i64) -> sqlite_outbox::Result<()> {
+    let filter = Filter { ids: vec![id], ..Filter::default() };
+    match outbox.replay_all(&filter, "cli", true)?.pop() {
+        Some((_, verdict)) => verdict,
+        None => outbox.replay(id, "cli"),
+    }
 }
 
 /// Acts on each id by itself: one that is refused keeps no other from its turn.
@@ -150,15 +157,14 @@ fn each(
     if is_all_done { said } else { Err(Failure::quiet(REFUSED)) }
 }
 
-fn replay_many(out: Out, outbox: &Outbox, args: &ReplayArgs, actor: &str) -> Result<()> {
+fn replay_many(out: Out, outbox: &Outbox, args: &ReplayArgs, actor: &Actor) -> Result<()> {
     let mut filter = list::filter(&args.filter);
     if filter == Filter::default() && !args.all {
         return Err(Failure::usage("name intents by id or by a filter, or say --all"));
     }
     filter.status = filter.status.or(Some(Status::Dead));
     filter.limit = args.limit;
-    let reason = args.by.reason.as_deref();
-    let plan = outbox.replay_all(&filter, actor, reason, true)?;
+    let plan = outbox.replay_all(&filter, actor, true)?;
     let replayable = plan.iter().filter(|(_, done)| done.is_ok()).count();
     // Whoever reads may have gone away; what was asked for is done all the same.
     let said = out.say(format_args!(
@@ -169,7 +175,7 @@ fn replay_many(out: Out, outbox: &Outbox, args: &ReplayArgs, actor: &str) -> Res
     let (outcome, matched) = if args.dry_run {
         ("would be replayed", plan)
     } else {
-        ("replayed", outbox.replay_all(&filter, actor, reason, false)?)
+        ("replayed", outbox.replay_all(&filter, actor, false)?)
     };
     said?;
     matched.iter().try_for_each(|(id, done)| match done {

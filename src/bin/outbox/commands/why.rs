@@ -8,8 +8,7 @@ use crate::ui::failure::Result;
 use crate::ui::output::{Out, escape};
 
 pub fn run(out: Out, outbox: &Outbox, args: &WhyArgs) -> Result<()> {
-    let (rule, text) =
-        outbox.why(args.id, args.shard.map(|shard| (shard.index(), shard.count())))?;
+    let (rule, text) = outbox.why(args.id, args.shard)?;
     if out.is_json() {
         return out.json(&json!({ "id": args.id, "rule": rule, "text": text }));
     }

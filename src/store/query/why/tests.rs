@@ -7,11 +7,13 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
+use crate::core::actor::Actor;
 use crate::core::backoff::{Backoff, Jitter};
 use crate::core::contract::Downstream::{self, Unprotected};
-use crate::core::flow::PauseKind;
 use crate::core::intent::Intent;
 use crate::core::outcome::{Failure, Finding, Outcome, Receipt};
+use crate::core::pause::PauseKind;
+use crate::core::shard::Shard;
 use crate::core::why::Rule;
 use crate::handler::Delivery;
 use crate::outbox::Outbox;
@@ -31,7 +33,7 @@ struct Scene {
     answers: Arc<Mutex<VecDeque<Outcome>>>,
     seen: Arc<Mutex<Vec<i64>>>,
     relay: Option<Relay>,
-    shard: (u32, u32),
+    shard: Shard,
 }
 
 impl Scene {
@@ -57,11 +59,11 @@ impl Scene {
             Outbox::builder().clock(clock.clone()).open(dir.path().join("app.db")).unwrap();
         outbox.transact(|tx| outbox.enqueue_all(tx, intents)).unwrap();
         let (answers, seen) = (Arc::default(), Arc::default());
-        Self { dir, clock, outbox, answers, seen, relay: None, shard: (0, 1) }
+        Self { dir, clock, outbox, answers, seen, relay: None, shard: Shard::ALL }
     }
 
     /// With a relay for this operation and shard alone.
-    fn relayed_as(name: &str, shard: (u32, u32)) -> Self {
+    fn relayed_as(name: &str, shard: Shard) -> Self {
         let mut scene = Self::without_relay(&plain_intents());
         scene.shard = shard;
         scene.relay = Some(scene.relay(name, DEDUPLICATES, |o| o));
@@ -84,11 +86,10 @@ impl Scene {
         });
         let backoff =
             Backoff::Exponential { base: SECOND, cap: 3600 * SECOND, jitter: Jitter::None };
-        let (index, count) = self.shard;
         Relay::builder(&self.outbox)
             .operation(name, configure(operation.backoff(backoff)))
             .workers(1)
-            .shard(index, count)
+            .shard(self.shard)
             .build()
             .unwrap()
     }
@@ -125,7 +126,10 @@ impl Scene {
         match kind {
             PauseKind::Operator => {
                 let scene = Self::new(DEDUPLICATES, |o| o);
-                scene.outbox.pause("pay", None, "alice", Some("their maintenance")).unwrap();
+                scene
+                    .outbox
+                    .pause("pay", None, Actor::new("alice").reason("their maintenance"))
+                    .unwrap();
                 scene
             }
             PauseKind::Auth => Self::new(DEDUPLICATES, |o| o)
@@ -140,7 +144,7 @@ impl Scene {
     /// What is said about an intent. Checks that the relay does as it says: only where nothing is
     /// in the way does it send the intent.
     fn why(&self, id: i64) -> (&'static str, String) {
-        let shard = (self.shard != (0, 1)).then_some(self.shard);
+        let shard = (self.shard != Shard::ALL).then_some(self.shard);
         let (word, text) = self.outbox.why(id, shard).unwrap();
         let sent = || self.seen.lock().unwrap().iter().filter(|&&seen| seen == id).count();
         let before = sent();
@@ -181,7 +185,7 @@ fn scene(rule: Rule) -> (Scene, i64) {
             let scene = Scene::with(&both, DEDUPLICATES, |o| o);
             (scene.answer(Outcome::Rejected(failure("permanent"))).drain(), 2)
         }
-        Rule::NotRegistered => (Scene::relayed_as("mail", (0, 1)), 1),
+        Rule::NotRegistered => (Scene::relayed_as("mail", Shard::ALL), 1),
         Rule::NotDue => (second(Intent::new("pay", "b").delay(60 * SECOND)), 2),
         Rule::Unreadable => {
             let spoil =
@@ -197,7 +201,7 @@ fn scene(rule: Rule) -> (Scene, i64) {
         Rule::CancelRequested => {
             let scene = answered(Outcome::MaybeSent(failure("timeout"))).advance(3600);
             let outbox = &scene.outbox;
-            outbox.transact(|tx| outbox.request_cancel(tx, 1, "alice", None)).unwrap();
+            outbox.transact(|tx| outbox.request_cancel(tx, 1, "alice")).unwrap();
             (scene, 1)
         }
         Rule::Attempts => {
@@ -219,14 +223,14 @@ fn scene(rule: Rule) -> (Scene, i64) {
         }
         Rule::Resuming => {
             let scene = plain().held_by_another();
-            scene.outbox.pause("pay", None, "alice", None).unwrap();
-            scene.outbox.resume("pay", "alice", None).unwrap();
+            scene.outbox.pause("pay", None, "alice").unwrap();
+            scene.outbox.resume("pay", "alice").unwrap();
             (scene, 2)
         }
         Rule::Rate => (Scene::new(DEDUPLICATES, |o| o.rate(1, 60 * SECOND)).drain(), 2),
         Rule::Budget => (Scene::new(DEDUPLICATES, |o| o.max_per(1, 60 * SECOND)).drain(), 2),
         Rule::Turn => (Scene::new(DEDUPLICATES, |o| o.rate(1, 60 * SECOND)), 2),
-        Rule::OtherShard => (Scene::relayed_as("pay", (0, 2)), 1),
+        Rule::OtherShard => (Scene::relayed_as("pay", Shard::new(0, 2).unwrap()), 1),
         Rule::Next => (plain(), 2),
     }
 }
@@ -289,7 +293,7 @@ fn every_kind_of_pause_says_by_whom_and_what_ends_it() {
 #[test]
 fn a_pause_whose_time_is_over_lets_one_through_at_a_time() {
     let scene = Scene::new(DEDUPLICATES, |o| o.rate(1, 60 * SECOND));
-    scene.outbox.pause("pay", Some(SECOND), "alice", None).unwrap();
+    scene.outbox.pause("pay", Some(SECOND), "alice").unwrap();
     let scene = scene.advance(1);
     assert_eq!(scene.outbox.why(2, None).unwrap().0, "turn");
     assert_eq!(scene.why(1).0, "next");
@@ -318,8 +322,8 @@ fn limits_hold_over_all_relays_until_they_are_lifted() {
     assert_eq!((stored.rate, stored.max_in_flight), (Some((1, 60 * SECOND)), Some(7)));
     assert_eq!(stored.owner.as_deref(), Some("payments"));
     assert_eq!(stored.key_recipe.as_deref(), Some("order id"));
-    scene.outbox.pause("pay", None, "alice", None).unwrap();
-    scene.outbox.resume("pay", "alice", None).unwrap();
+    scene.outbox.pause("pay", None, "alice").unwrap();
+    scene.outbox.resume("pay", "alice").unwrap();
     assert_eq!(scene.outbox.operations().unwrap()[0].rate, Some((1, 60 * SECOND)));
     let lifting = scene.relay("pay", DEDUPLICATES, Operation::weaken_stored_contract);
     lifting.drain().unwrap();

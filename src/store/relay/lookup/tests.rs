@@ -7,15 +7,21 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 
 use crate::clock::{Clock, SystemClock};
+use crate::core::actor::Actor;
 use crate::core::backoff::Backoff;
-use crate::core::contract::{Downstream, OnDead};
+use crate::core::contract::{Downstream, OnDead, Promise};
 use crate::core::decide::Policy;
 use crate::core::intent::Intent;
 use crate::core::outcome::{Finding, Outcome, Receipt, Resolution};
+use crate::core::shard::Shard;
 use crate::core::status::Status;
 use crate::error::{ErrorKind, Result};
 use crate::handler::Delivery;
-use crate::store::{ClaimRequest, Record, Rules, Step, Store, Told, Writer};
+use crate::store::query::read;
+use crate::store::tables::audit;
+use crate::store::verbs::enqueue;
+use crate::store::verbs::resolve::{confirm, resolve};
+use crate::store::{ClaimRequest, Record, RelayTx, Reported, Rules, Store, Writer};
 
 const NOW: i64 = 1_800_000_000_000;
 const LEASE_MS: i64 = 90_000;
@@ -56,14 +62,16 @@ fn rules() -> Rules {
     Rules {
         operation: "pay".into(),
         policy: Policy {
-            downstream: Downstream::Unprotected,
+            promise: Promise {
+                downstream: Downstream::Unprotected,
+                time_limit: Duration::from_secs(60),
+                reconciles: true,
+            },
             backoff: Backoff::default(),
             attempts_max: 10,
             give_up_after: Duration::from_secs(72 * 3600),
             retry_after_max: Duration::from_secs(24 * 3600),
-            time_limit: Duration::from_secs(60),
-            reconciles: true,
-            settle_delay: SETTLE,
+            lookup_delay: SETTLE,
             lookups_max: 8,
         },
         on_dead: OnDead::Block,
@@ -82,11 +90,11 @@ fn in_step<T>(
     store: &Store,
     owner: &str,
     now: i64,
-    f: impl FnOnce(&mut Step<'_>) -> Result<T>,
+    f: impl FnOnce(&mut RelayTx<'_>) -> Result<T>,
 ) -> T {
     let mut writer = writer(store, owner);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let mut step = writer.step(now, clock).unwrap();
+    let mut step = writer.begin(now, clock).unwrap();
     let value = f(&mut step).unwrap();
     step.commit().unwrap();
     value
@@ -97,7 +105,7 @@ fn request(rules: &Rules) -> ClaimRequest<'_> {
         rules,
         limit: 1,
         bytes: usize::MAX,
-        shard: (0, 1),
+        shard: Shard::ALL,
         lease_ms: LEASE_MS,
         holds_nothing: true,
     }
@@ -115,7 +123,7 @@ impl Scene {
         let intent = Intent::new("pay", "a").args(1);
         let conn = store.connection().unwrap();
         conn.execute_batch("PRAGMA synchronous = OFF; BEGIN IMMEDIATE").unwrap();
-        Store::enqueue(&conn, &intent.prepare(NOW, 1000).unwrap()).unwrap();
+        enqueue::enqueue(&conn, &intent.prepare(NOW, 1000).unwrap()).unwrap();
         conn.execute_batch("COMMIT").unwrap();
         drop(conn);
         let rules = rules();
@@ -138,31 +146,32 @@ impl Scene {
         self.store.connection().unwrap()
     }
 
-    fn record(&self, owner: &str, delivery: &Arc<Delivery>, told: Told) {
-        let record = Record { delivery: Arc::clone(delivery), told, roll: 0.5 };
+    fn record(&self, owner: &str, delivery: &Arc<Delivery>, reported: Reported) {
+        let record = Record { delivery: Arc::clone(delivery), reported, roll: 0.5 };
         in_step(&self.store, owner, self.now, |step| step.record(&record, &rules(), &|_| false));
     }
 
     fn happen(&mut self, meanwhile: Meanwhile) {
         self.now += 1000;
-        let by = ("somebody", None);
+        let by = Actor::new("somebody");
         match meanwhile {
             Found | NotFound => {
                 let finding = match meanwhile {
                     Found => Finding::Applied(receipt()),
                     _ => Finding::NotApplied,
                 };
-                self.record("b", &self.asked, Told::Finding(finding, SETTLE));
+                self.record("b", &self.asked, Reported::Finding(finding, SETTLE));
             }
             LateSuccess => {
-                self.record("a", &self.sent, Told::Outcome(Outcome::Succeeded(receipt())));
+                self.record("a", &self.sent, Reported::Outcome(Outcome::Succeeded(receipt())));
             }
             ResolvedAsApplied | ResolvedAsNotApplied => {
                 let resolution = match meanwhile {
                     ResolvedAsApplied => Resolution::Applied { downstream_id: Some("eff".into()) },
                     _ => Resolution::NotApplied,
                 };
-                let resolved = self.store.resolve(1, &resolution, by, &|_| false, self.now);
+                let mut conn = self.store.connection().unwrap();
+                let resolved = resolve(&mut conn, 1, &resolution, &by, &|_| false, self.now);
                 let refused = resolved.is_err_and(|error| error.kind() != ErrorKind::Refused);
                 assert!(!refused);
             }
@@ -170,7 +179,7 @@ impl Scene {
                 let conn = self.conn();
                 let key = self.sent.idempotency_key();
                 conn.execute_batch("BEGIN IMMEDIATE").unwrap();
-                Store::confirm(&conn, ("", key), &receipt(), by, self.now).unwrap();
+                confirm(&conn, ("", key), &receipt(), &by, self.now).unwrap();
                 conn.execute_batch("COMMIT").unwrap();
             }
             AskedByAnother => {
@@ -180,7 +189,7 @@ impl Scene {
                     step.claim_lookups(&request(&rules), &|_| false)
                 });
                 for lookup in asked {
-                    self.record("c", &lookup, Told::Finding(Finding::NotApplied, SETTLE));
+                    self.record("c", &lookup, Reported::Finding(Finding::NotApplied, SETTLE));
                 }
             }
             SentAndLost => {
@@ -227,8 +236,8 @@ fn play(order: &[Meanwhile]) {
         scene.happen(meanwhile);
         assert!(scene.number("SELECT count(*) FROM outbox_receipt") <= 1, "{order:?}");
     }
-    let entry = scene.store.entry(1).unwrap().unwrap();
-    let trail = scene.store.audit(1).unwrap();
+    let entry = read::entry(&scene.conn(), 1).unwrap().unwrap();
+    let trail = audit::audit(&scene.conn(), 1).unwrap();
     assert_eq!(entry.status, Status::Succeeded, "{order:?}: {trail:#?}");
     assert_eq!(entry.downstream_id.as_deref(), Some("eff"), "{order:?}");
     let settled =

@@ -92,8 +92,7 @@ impl Plan {
         let lease = args.lease.or(table.lease.map(|lease| lease.0));
         builder = given(builder, lease, RelayBuilder::lease);
         let shard = args.shard.or(table.shard.map(|shard| shard.0));
-        builder =
-            given(builder, shard, |builder, shard| builder.shard(shard.index(), shard.count()));
+        builder = given(builder, shard, RelayBuilder::shard);
         for (name, operation) in &self.operations {
             builder = builder.operation(name, operation.clone());
         }

@@ -2,6 +2,7 @@
 
 use sqlite_outbox::{Clock, Entry, ErrorKind, Event, EventKind, Outbox, Status, SystemClock};
 
+use crate::commands::verbs;
 use crate::ui::failure::Result;
 use crate::ui::output::{quoted, time};
 use crate::ui::stored::Contract;
@@ -114,7 +115,7 @@ fn is_unwanted(events: &[Event]) -> bool {
 }
 
 fn may_replay(outbox: &Outbox, id: i64) -> Result<bool> {
-    match outbox.check_replay(id) {
+    match verbs::may_replay(outbox, id) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::Refused => Ok(false),
         Err(error) => Err(error.into()),

@@ -1,0 +1,56 @@
+//! A pause of one operation: who or what began it, and when a probe may try whether it can end.
+
+use std::time::Duration;
+
+use super::backoff::{Backoff, Jitter};
+use super::millis;
+use super::word::words;
+
+/// Why an operation stands still.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pause {
+    pub kind: PauseKind,
+    /// When it ends, or when the next probe may go; `None` until somebody resumes it.
+    pub until: Option<i64>,
+    pub reason: String,
+    pub actor: String,
+    pub since: i64,
+}
+
+words! {
+    /// Who or what paused an operation.
+    #[non_exhaustive]
+    pub enum PauseKind, "paused" {
+        /// A person, or the application.
+        Operator = "operator",
+        /// The downstream refused the credentials.
+        Auth = "auth",
+        /// The circuit breaker: too many outcomes in a row did not reach the downstream, or may not
+        /// have.
+        Breaker = "breaker",
+    }
+}
+
+impl PauseKind {
+    /// How long it is until a probe at most; a person's pause is as long as it is.
+    pub(super) fn longest_wait(self) -> Option<i64> {
+        match self.probe_backoff() {
+            Backoff::Exponential { cap, .. } if self != Self::Operator => Some(millis(cap)),
+            _ => None,
+        }
+    }
+
+    /// How long until a probe, by the probes that have failed. Refused credentials do not mend
+    /// themselves, so those are asked about rarely.
+    pub(super) fn probe_backoff(self) -> Backoff {
+        let (base, cap) = match self {
+            Self::Auth => (15 * 60, 6 * 3600),
+            _ => (5, 15 * 60),
+        };
+        Backoff::Exponential {
+            base: Duration::from_secs(base),
+            cap: Duration::from_secs(cap),
+            jitter: Jitter::Equal,
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Whether anything of an operation is due, and when the next row will be.
+
+use crate::core::flow::{Closed, Gate};
+
+/// Whether the downstream may be asked now.
+pub(crate) fn may_look_up(gate: &Gate) -> bool {
+    !matches!(gate, Gate::Closed { why: Closed::Paused(_) | Closed::Throttled, .. })
+}
+
+/// Whether a look-up of this shard is due.
+pub(crate) const HAS_LOOKUP: &str = "
+    SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
+                   WHERE operation = ?1 AND state = 'unknown' AND due_at <= ?2 AND id % ?3 = ?4)";
+
+/// When the next one is.
+pub(crate) const NEXT_LOOKUP: &str = "
+    SELECT (SELECT due_at FROM main.outbox_lease INDEXED BY outbox_lease_due
+            WHERE operation = ?1 AND state = 'unknown' AND due_at IS NOT NULL AND id % ?2 = ?3
+            ORDER BY due_at, id LIMIT 1)";
+
+pub(crate) const HAS_DUE: &str = "
+    SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
+                   WHERE operation = ?1 AND state = 'pending' AND due_at <= ?2 AND id % ?3 = ?4)
+        OR EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
+                   WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2)";
+
+pub(crate) const HAS_EXPIRED: &str = "
+    SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
+                   WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2)";
+
+/// The first due time of a pending row, and the first expiry of a lease.
+pub(crate) const NEXT_DUE: &str = "
+    SELECT (SELECT due_at FROM main.outbox_lease INDEXED BY outbox_lease_due
+            WHERE operation = ?1 AND state = 'pending' AND due_at IS NOT NULL AND id % ?2 = ?3
+            ORDER BY due_at, id LIMIT 1),
+           (SELECT min(due_at) FROM main.outbox_lease INDEXED BY outbox_lease_due
+            WHERE operation = ?1 AND state = 'in_flight' AND due_at IS NOT NULL)";

@@ -1,0 +1,151 @@
+//! Whether an operation may send in a relay's transaction, and what an outcome does to that.
+
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+
+use crate::core::Draw;
+use crate::core::actor::Actor;
+use crate::core::flow::{Closed, FlowControl, FlowMove, Gate, Heard};
+use crate::core::outcome::Outcome;
+use crate::core::shard::Shard;
+use crate::error::{Error, ErrorKind, Result};
+use crate::handler::Delivery;
+use crate::store::relay::tx::{RelayTx, Rules};
+use crate::store::tables::budget::{self, Ledger};
+use crate::store::tables::pause;
+
+impl RelayTx<'_> {
+    /// The operation's flow control as this transaction has left it so far.
+    fn flow(&mut self, operation: &str) -> Result<&mut FlowControl> {
+        if !self.flows.contains_key(operation) {
+            let flow = pause::load(self.conn, operation)?.unwrap_or_default();
+            self.flows.insert(operation.to_owned(), (flow.clone(), flow));
+        }
+        match self.flows.get_mut(operation) {
+            Some((_, flow)) => Ok(flow),
+            None => Err(Error::new(ErrorKind::Database, "the flow of an operation is gone")),
+        }
+    }
+
+    pub(super) fn save_flows(&self) -> Result<()> {
+        for (operation, (before, now)) in &self.flows {
+            if before != now {
+                pause::save(self.conn, operation, now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether rows of this operation may be claimed. Ends a pause whose time has come.
+    pub(super) fn gate(&mut self, rules: &Rules, shard: Shard) -> Result<Gate> {
+        let (conn, now, operation) = (self.conn, self.now, rules.operation.as_str());
+        if let Some(ended) = self.flow(operation)?.end_pause(now) {
+            let by = Actor::new("relay").reason("its time was over");
+            pause::insert_move(conn, operation, FlowMove::Resumed, Some(&ended), &by, now)?;
+        }
+        let flow = self.flow(operation)?.clone();
+        let left = self.ledger(operation)?.left(conn, shard)?;
+        let gate = pause::gate_of(conn, operation, &flow, &left, now)?;
+        if let Gate::Closed { why: Closed::Paused(_) | Closed::Throttled, .. } = &gate {
+            // Another relay may have found out: deliveries that wait for a worker here must go back.
+            self.stopped.insert(operation.to_owned());
+        }
+        Ok(gate)
+    }
+
+    pub(super) fn begin_probe(&mut self, operation: &str, delivery: Option<&Arc<Delivery>>) {
+        if let (Some((_, flow)), Some(delivery)) = (self.flows.get_mut(operation), delivery) {
+            flow.probe = Some((delivery.id, delivery.token));
+        }
+    }
+
+    pub(super) fn take_from_bucket(&mut self, rules: &Rules, count: usize) {
+        if let Some((_, flow)) = self.flows.get_mut(&rules.operation).filter(|_| count > 0) {
+            flow.take(count, self.now);
+        }
+    }
+
+    pub(super) fn forget_probe(&mut self, operation: &str, id: i64, token: i64) -> Result<()> {
+        self.flow(operation)?.forget_probe((id, token));
+        Ok(())
+    }
+
+    /// Whether this outcome is that of a probe and says that the pause must go on.
+    pub(super) fn is_failed_probe(
+        &mut self,
+        delivery: &Delivery,
+        outcome: &Outcome,
+    ) -> Result<bool> {
+        let failed = matches!(
+            outcome,
+            Outcome::NotSent(_) | Outcome::MaybeSent(_) | Outcome::Unauthorized(_)
+        );
+        Ok(failed && self.flow(&delivery.operation)?.is_probe(delivery.id, delivery.token))
+    }
+
+    /// Takes into account what an outcome says about the downstream. `due_at` is the row's next
+    /// attempt.
+    pub(super) fn on_outcome(
+        &mut self,
+        delivery: &Delivery,
+        outcome: &Outcome,
+        rules: &Rules,
+        draw: Draw,
+        due_at: Option<i64>,
+    ) -> Result<()> {
+        let operation = rules.operation.as_str();
+        let heard = Heard {
+            outcome,
+            claim: (delivery.id, delivery.token),
+            names_endpoint: delivery.endpoint.is_some(),
+            due_at,
+        };
+        let flow = self.flow(operation)?;
+        let before = flow.pause.clone();
+        let moved = flow.on_outcome(&heard, rules.breaker_after, draw);
+        if flow.throttled_until.is_some_and(|until| until > draw.now) {
+            // Deliveries that wait for a worker must not be sent now.
+            self.stopped.insert(operation.to_owned());
+        }
+        let Some(moved) = moved else { return Ok(()) };
+        let pause = self.flow(operation)?.pause.clone().or(before);
+        let reason = match (moved, &pause) {
+            (FlowMove::Paused, Some(pause)) => pause.reason.as_str(),
+            _ => "the downstream answers again",
+        };
+        let by = Actor::new(self.owner).reason(reason);
+        pause::insert_move(self.conn, operation, moved, pause.as_ref(), &by, draw.now)?;
+        if moved == FlowMove::Paused {
+            log::warn!("operation {operation:?} is paused: {reason}");
+            self.stopped.insert(operation.to_owned());
+        } else {
+            log::info!("operation {operation:?} goes on: {reason}");
+        }
+        Ok(())
+    }
+
+    /// The budgets of an operation as this transaction has left them.
+    pub(super) fn ledger(&mut self, operation: &str) -> Result<&mut Ledger> {
+        Ok(match self.ledgers.entry(operation.to_owned()) {
+            Entry::Occupied(open) => open.into_mut(),
+            Entry::Vacant(closed) => closed.insert(Ledger::open(self.conn, operation, self.now)?),
+        })
+    }
+
+    /// Refunds a claim that is proven to have applied nothing. An earlier claim of the same intent
+    /// keeps its own entry.
+    pub(super) fn refund(&mut self, delivery: &Delivery) -> Result<()> {
+        if budget::refund(self.conn, delivery)? {
+            // Cached totals are stale.
+            self.ledgers.remove(&delivery.operation);
+        }
+        Ok(())
+    }
+
+    /// Refunds every claim since the row is in doubt: none of them was applied.
+    pub(super) fn refund_doubt(&mut self, delivery: &Delivery) -> Result<()> {
+        budget::refund_doubt(self.conn, delivery, self.now)?;
+        self.ledgers.remove(&delivery.operation);
+        Ok(())
+    }
+}

@@ -1,0 +1,102 @@
+//! Where one intent stands, read from the small tables in one query.
+
+use rusqlite::{Connection, OptionalExtension};
+
+use crate::core::contract::OnDead;
+use crate::core::decide::Facts;
+use crate::core::status::Status;
+use crate::core::verbs::Refusal;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::columns::{counter, lossy, lossy_option};
+use crate::store::transitions::Row;
+
+/// An intent as a verb, or an outcome that came late, finds it.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    pub id: i64,
+    pub operation: String,
+    pub is_keyed: bool,
+    pub status: Status,
+    /// Complete, so that a decision can write them back.
+    pub facts: Facts,
+    /// The provider's id that is known: of the receipt, or of a proof that came late.
+    pub downstream_id: Option<String>,
+    token: Option<i64>,
+    has_lease: bool,
+}
+
+impl Standing {
+    /// The row under whatever claim it is now.
+    pub fn row(&self) -> Row<'_> {
+        Row {
+            id: self.id,
+            operation: &self.operation,
+            is_keyed: self.is_keyed,
+            status: self.status,
+            token: self.token,
+            has_lease: self.has_lease,
+            // A person brings no configuration: the stored contract alone decides.
+            on_dead: OnDead::Continue,
+            delivery: None,
+        }
+    }
+
+    /// The refusal of a verb as an error that names the intent and its status.
+    pub fn refused(&self, refusal: Refusal) -> Error {
+        let text = format!("intent {} is {}: {}", self.id, self.status, refusal.why);
+        Error::new(refusal.kind, text)
+    }
+
+    /// The row is not where this transaction has read it: the tables were changed by hand.
+    pub fn changed(&self) -> Error {
+        Error::new(ErrorKind::Database, format!("intent {} changed meanwhile", self.id))
+    }
+}
+
+pub(crate) const STANDING: &str = "
+    SELECT o.operation, o.ordering_key IS NOT NULL, coalesce(r.status, l.state, 'pending'),
+           coalesce(l.attempts, r.attempts, 0), coalesce(l.tries, 0), coalesce(l.lost, 0),
+           l.in_doubt_since, l.first_sent_at, l.claimed_at, coalesce(l.lookups, 0),
+           l.cancel_requested_at IS NOT NULL, o.expires_at, coalesce(r.downstream_id, l.late_id),
+           l.token, l.id IS NOT NULL
+    FROM main.outbox o
+    LEFT JOIN main.outbox_lease l ON l.id = o.id
+    LEFT JOIN main.outbox_receipt r ON r.id = o.id
+    WHERE o.id = ?1";
+
+/// The intent with this row id, or `None`. Hand-edited text does not keep a verb from acting on it.
+pub(crate) fn find(conn: &Connection, id: i64, now: i64) -> Result<Option<Standing>> {
+    let mut statement = conn.prepare_cached(STANDING)?;
+    let found = statement.query_row([id], |row| {
+        let status = lossy(row, 2)?.parse().unwrap_or(Status::NeedsReview);
+        let claimed_at: Option<i64> = row.get(8)?;
+        Ok(Standing {
+            id,
+            operation: lossy(row, 0)?,
+            is_keyed: row.get(1)?,
+            status,
+            facts: Facts {
+                attempts: counter(row, 3)?,
+                tries: counter(row, 4)?,
+                lost: counter(row, 5)?,
+                in_doubt_since: row.get(6)?,
+                first_sent_at: row.get(7)?,
+                // A doubt begins with the attempt that is on the way, or else now.
+                claimed_at: claimed_at.filter(|_| status == Status::InFlight).unwrap_or(now),
+                lookups: counter(row, 9)?,
+                cancel_requested: row.get(10)?,
+                expires_at: row.get(11).unwrap_or_default(),
+            },
+            downstream_id: lossy_option(row, 12)?,
+            token: row.get(13)?,
+            has_lease: row.get(14)?,
+        })
+    });
+    Ok(found.optional()?)
+}
+
+/// The intent with this row id.
+pub(crate) fn of(conn: &Connection, id: i64, now: i64) -> Result<Standing> {
+    let none = || Error::new(ErrorKind::NotFound, format!("there is no intent {id}"));
+    find(conn, id, now)?.ok_or_else(none)
+}
