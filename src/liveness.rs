@@ -1,5 +1,6 @@
 //! Whether a relay is alive. Each holds the lock of a file of its own beside the database; the kernel
-//! frees it with the process, however that ends.
+//! frees it with the process, however that ends. The locked file stays empty, because on Windows no
+//! other process can read it: facts about a relay belong in a file beside it, `<owner>.json`.
 //!
 //! The database itself is never opened here: closing any descriptor of it would drop SQLite's locks.
 
@@ -24,7 +25,8 @@ impl Lifeline {
         let hold = || {
             fs::create_dir_all(&folder)?;
             for entry in fs::read_dir(&folder)? {
-                // Removes what relays that were killed have left, unless one is just being made.
+                // Removes what relays that were killed have left. A name with an extension is no lock
+                // that is in force.
                 let entry = entry?.path();
                 let name = entry.file_name().and_then(|name| name.to_str());
                 if let (Some(name), None) = (name, entry.extension()) {
@@ -58,8 +60,8 @@ impl Drop for Lifeline {
 
 /// Whether the relay that signs as `owner` is alive. Where that cannot be told it is taken to be.
 pub(crate) fn is_alive(database: &str, owner: &str) -> bool {
-    // A name that was edited into a path leads nowhere.
-    if owner.contains(['/', '\\']) {
+    // A name that was edited into a path, or on Windows into a drive, leads nowhere.
+    if owner.contains(['/', '\\', ':']) {
         return false;
     }
     let path = folder(database).join(owner);
@@ -108,7 +110,9 @@ mod tests {
         fs::write(folder(database).join("relay-1"), "").unwrap();
         assert!(!is_alive(database, "relay-1"));
         assert_eq!(fs::read_dir(folder(database)).unwrap().count(), 0);
-        assert!(!is_alive(database, "../app.db"), "no way out of the folder");
+        for path in ["../app.db", "..\\app.db", "C:app.db"] {
+            assert!(!is_alive(database, path), "no way out of the folder");
+        }
         fs::write(folder(database).join("relay-2"), "").unwrap();
         let _third = Lifeline::hold(database, "relay-3").unwrap();
         assert!(!folder(database).join("relay-2").exists(), "also where nobody asks for it");
