@@ -1,7 +1,7 @@
 //! What each failure of the transport proves.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use super::*;
@@ -148,6 +148,7 @@ fn a_handshake_that_hangs_or_is_cut_is_not_sent() {
 #[test]
 fn a_connection_that_is_never_made_is_not_sent() {
     use socket2::{Domain, Socket, Type};
+    use std::net::TcpStream;
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&"127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
     socket.listen(0).unwrap();

@@ -1,7 +1,5 @@
 //! What the command does not accept: one clear line, the right exit code, and nothing written.
 
-use std::os::unix::fs::PermissionsExt;
-
 use super::{Desk, Ran};
 
 /// One line on standard error that begins with `error: `.
@@ -149,9 +147,10 @@ fn a_file_that_cannot_be_used_is_explained_in_one_line() {
     assert!(only_error(&ran).contains("version 99"), "{}", ran.err);
 }
 
+#[cfg(unix)]
 #[test]
 fn a_read_only_file_is_explained_in_one_line() {
-    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::os::unix::process::CommandExt;
     let desk = Desk::new();
     let mode = |path: &std::path::Path, mode: u32| {
