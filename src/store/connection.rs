@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use file_id::FileId;
 use r2d2_sqlite::SqliteConnectionManager;
 use rusqlite::{Connection, OpenFlags};
 
@@ -118,35 +119,14 @@ pub(crate) fn is_same_file(ours: &str, theirs: &str) -> bool {
     let (Some(our_folder), Some(their_folder)) = (ours.parent(), theirs.parent()) else {
         return false;
     };
-    ours.file_name() == theirs.file_name() && is_same_folder(our_folder, their_folder)
+    let folder = identity(our_folder);
+    ours.file_name() == theirs.file_name() && folder.is_some() && folder == identity(their_folder)
 }
 
-/// What tells a file from another of the same name; `None` where there is none any more.
-#[cfg(unix)]
-pub(crate) fn identity(path: &str) -> Option<(u64, u64)> {
-    use std::os::unix::fs::MetadataExt;
-    Path::new(path).metadata().ok().map(|found| (found.dev(), found.ino()))
-}
-
-/// Elsewhere an open file cannot be replaced.
-#[cfg(not(unix))]
-pub(crate) fn identity(_: &str) -> Option<(u64, u64)> {
-    Some((0, 0))
-}
-
-#[cfg(unix)]
-fn is_same_folder(a: &Path, b: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    // Asking for metadata opens nothing, so no POSIX lock of SQLite's is dropped.
-    match (a.metadata(), b.metadata()) {
-        (Ok(a), Ok(b)) => a.dev() == b.dev() && a.ino() == b.ino(),
-        _ => false,
-    }
-}
-
-#[cfg(not(unix))]
-fn is_same_folder(a: &Path, b: &Path) -> bool {
-    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+/// What tells a file or folder from another of the same name; `None` where there is none any more.
+/// On Unix nothing is opened for it, so no POSIX lock of SQLite's is dropped.
+pub(crate) fn identity(path: impl AsRef<Path>) -> Option<FileId> {
+    file_id::get_file_id(path).ok()
 }
 
 /// A connection manager whose connections never come back holding a transaction: with a panic

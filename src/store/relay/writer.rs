@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use file_id::FileId;
 use rusqlite::Connection;
 
 use crate::clock::Clock;
@@ -21,7 +22,7 @@ pub(crate) struct Writer {
     conn: Connection,
     owner: String,
     /// The file as it was when this was opened.
-    file: Option<(u64, u64)>,
+    file: Option<FileId>,
 }
 
 impl Writer {
