@@ -53,6 +53,7 @@ mod clock;
 mod core;
 mod error;
 mod event;
+pub mod guide;
 mod handler;
 #[cfg(feature = "http")]
 mod http;
