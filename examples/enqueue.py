@@ -7,6 +7,7 @@ order it is refused, because that is another action and needs the next version.
 """
 import hashlib
 import json
+import pathlib
 import sqlite3
 import sys
 
@@ -20,8 +21,10 @@ def derive_key(tenant, operation, entity, version, args):
 
 
 def connect(path):
+    # A file that is not there is a mistake, not a new database.
+    uri = pathlib.Path(path).absolute().as_uri() + "?mode=rw"
     # `isolation_level=None`: transactions begin and end where this file says so.
-    db = sqlite3.connect(path, isolation_level=None, timeout=5)
+    db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5)
     db.execute("PRAGMA synchronous = FULL")
     if sqlite3.sqlite_version_info < (3, 51, 3):
         # Older versions can corrupt a WAL that several processes write back; the relay does that.
