@@ -1,4 +1,4 @@
-//! What an HTTP answer means. One table, read by the transport; see the README for the picture.
+//! What an HTTP answer means. One table, read by the transport; docs/http.md shows it.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-"""Consumes with Python's own sqlite3, as the README's recipe says. usage: consume.py DB SOURCE MESSAGE"""
+"""Consumes with Python's own sqlite3, by the recipe of docs/inbox.md. usage: consume.py DB SOURCE MESSAGE"""
 import sqlite3, sys
 
 def main(path, source, message):

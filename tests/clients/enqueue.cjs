@@ -1,4 +1,4 @@
-// Enqueues with better-sqlite3, as the README's recipe says. usage: enqueue.cjs DB FROM TO
+// Enqueues with better-sqlite3, by the recipe of docs/sql.md. usage: enqueue.cjs DB FROM TO
 const { createHash } = require('node:crypto');
 const Database = require('better-sqlite3');
 

@@ -1,4 +1,4 @@
-"""Enqueues with Python's own sqlite3, as the README's recipe says. usage: enqueue.py DB FROM TO"""
+"""Enqueues with Python's own sqlite3, by the recipe of docs/sql.md. usage: enqueue.py DB FROM TO"""
 import hashlib, json, sqlite3, sys
 
 def derive(tenant, operation, entity, version, args):

@@ -307,7 +307,7 @@ fn consumers_that_race_for_a_message_handle_it_once() {
     assert_eq!(world.number(ORDERS), i64::try_from(MESSAGES).unwrap());
 }
 
-/// The client that consumes by the README's recipe, in a process of its own.
+/// The client that consumes by the recipe of docs/inbox.md, in a process of its own.
 fn python(world: &World, message: &str) -> Command {
     let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/consume.py");
     let mut command = Command::new("python3");
@@ -332,7 +332,7 @@ fn processes_that_race_for_a_message_handle_it_once() {
 }
 
 #[test]
-fn the_readmes_recipe_and_the_library_agree() {
+fn the_guides_recipe_and_the_library_agree() {
     let world = World::new();
     let inbox = inbox(&world);
     let python = |message| said(&python(&world, message).output().unwrap());
@@ -346,10 +346,11 @@ fn the_readmes_recipe_and_the_library_agree() {
     // Its time is SQLite's own, before the clock of this test.
     assert_eq!(inbox.prune(Duration::from_secs(1)).unwrap(), 1);
 
-    // The client runs what the README says.
+    // The client runs what docs/inbox.md says.
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let client = words(include_str!("../clients/consume.py"));
-    let mut blocks = include_str!("../../README.md").split("```");
+    let guide = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/inbox.md"));
+    let mut blocks = guide.split("```");
     let recipe = blocks.find(|block| block.contains("INSERT INTO outbox_inbox")).unwrap();
     let lines = recipe.lines().skip(1).filter(|line| !line.starts_with("--"));
     let recipe = lines.collect::<Vec<_>>().join(" ");

@@ -80,6 +80,7 @@ mod cli;
 
 #[cfg(feature = "http")]
 mod crash;
+mod docs;
 mod inbox;
 mod regressions;
 mod tidy;

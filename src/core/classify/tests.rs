@@ -43,7 +43,7 @@ fn receipt_of(outcome: Outcome) -> Receipt {
     }
 }
 
-/// The table of the README, read status by status.
+/// The table of docs/http.md, status by status.
 fn expected(status: u16, downstream: Downstream, first: bool) -> &'static str {
     match status {
         200..=299 => "succeeded",

@@ -131,9 +131,9 @@ backoff = {{ kind = "exponential", base = "2s", cap = "1h", jitter = "full" }}
 }
 
 #[test]
-fn the_readmes_configuration_is_accepted_and_names_every_key() {
-    let readme = include_str!("../../../README.md");
-    let (_, rest) = readme.split_once("```toml\n# relay.toml\n").unwrap();
+fn the_guides_configuration_is_accepted_and_names_every_key() {
+    let guide = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/relay-toml.md"));
+    let (_, rest) = guide.split_once("```toml\n# relay.toml\n").unwrap();
     let (text, _) = rest.split_once("```").unwrap();
     let desk = Desk::new();
     desk.file("relay.toml", text);

@@ -279,11 +279,11 @@ print(agent_tool.charge(agent_tool.connect(sys.argv[1]), 'order-42', 4300, versi
     assert_eq!(said.json, answer("order-42", "pending", None, true));
 }
 
-/// What the README says that a model sees is what it sees.
+/// The answers that docs/agents.md shows are the answers that a model sees.
 #[test]
-fn the_readme_shows_the_answers() {
-    let readme = include_str!("../../../README.md");
-    let lines = readme.lines().filter(|line| line.starts_with(r#"{"status": "#));
+fn the_guide_shows_the_answers() {
+    let guide = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/agents.md"));
+    let lines = guide.lines().filter(|line| line.starts_with(r#"{"status": "#));
     let shown: Vec<Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
     let first = answer("order-42", "pending", None, false);
     assert_eq!(shown, [first, answer("order-42", "succeeded", Some("ch_1"), true)]);

@@ -259,7 +259,7 @@ pub fn needs_review() -> Outcome {
     Outcome::NeedsReview(Failure::new("success_when", "answered 200, but not ok").status(200))
 }
 
-/// An immediate transaction, as the README recommends.
+/// An immediate transaction, as docs/sql.md recommends.
 pub fn immediate(conn: &mut Connection) -> sqlite_outbox::rusqlite::Transaction<'_> {
     conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap()
 }
