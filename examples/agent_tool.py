@@ -72,7 +72,7 @@ def enqueue(db, entity, version, key, args, headers):
 
 
 def derive_key(tenant, operation, entity, version, args):
-    """The key rule: one business action has one key, whoever derives it."""
+    """The key rule: one business action has one key, in every language."""
     canonical = json.dumps(
         {"args": args, "entity": entity, "op": operation, "tenant": tenant, "v": version},
         sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -60,7 +60,7 @@ function charge(db: Database.Database, order: string, amount: number, version = 
   }
 }
 
-/** The key rule: one business action has one key, whoever derives it. */
+/** The key rule: one business action has one key, in every language. */
 function deriveKey(tenant: string, operation: string, entity: string, version: number, args: Json): string {
   const text = canonical({ args, entity, op: operation, tenant, v: version });
   return `${operation}:${createHash('sha256').update(text).digest('hex').slice(0, 40)}`;

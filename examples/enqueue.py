@@ -13,7 +13,7 @@ import sys
 
 
 def derive_key(tenant, operation, entity, version, args):
-    """The key rule: one business action has one key, whoever derives it."""
+    """The key rule: one business action has one key, in every language."""
     canonical = json.dumps(
         {"args": args, "entity": entity, "op": operation, "tenant": tenant, "v": version},
         sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -31,9 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     tx.commit()?; // now both rows are durable, or on an error above neither exists
 
     match enqueued {
-        Enqueued::Existing(entry) => {
-            println!("asked before: intent {} is {}", entry.id, entry.status)
-        }
+        Enqueued::Existing(entry) => println!("asked before, and {} now", entry.status),
         new => println!("enqueued {}", new.key()),
     }
     Ok(())
