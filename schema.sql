@@ -1,4 +1,4 @@
--- sqlite-outbox, schema version 1. SQLite 3.38 or newer.
+-- sqlite-outbox, schema version 2. SQLite 3.38 or newer.
 --
 -- This file is the contract for every language: a plain INSERT into `outbox` is a full enqueue.
 -- Times are UTC milliseconds since 1970. Everything but `outbox` and `outbox_inbox` is written by the
@@ -17,7 +17,7 @@ CREATE TABLE main.outbox_meta (
 ) STRICT;
 
 INSERT INTO main.outbox_meta (id, schema_version, database_id)
-VALUES (1, 1, lower(hex(randomblob(16))));
+VALUES (1, 2, lower(hex(randomblob(16))));
 
 -- The intents. Append-only: what was authorised is what is sent, on every attempt.
 CREATE TABLE main.outbox (
@@ -188,10 +188,10 @@ CREATE TABLE main.outbox_operation (
     -- The budgets of each intent: attempts, and milliseconds from the first that may have left.
     attempts_max  INTEGER CHECK (attempts_max > 0),
     give_up_ms    INTEGER CHECK (give_up_ms >= 0),
-    -- Whether some relay can ask what became of an intent; and whether the ids in receipts name
+    -- Whether some relay can look up what became of an intent; and whether the ids in receipts name
     -- what was created, so that no two intents can have one.
     reconciles    INTEGER NOT NULL DEFAULT 0 CHECK (reconciles IN (0, 1)),
-    binds         TEXT CHECK (binds IN ('create')),
+    binds_ids     INTEGER NOT NULL DEFAULT 0 CHECK (binds_ids IN (0, 1)),
     -- Why it stands still, since when, and until when; NULL in paused_until waits for somebody.
     paused_kind     TEXT CHECK (paused_kind IN ('operator', 'auth', 'breaker')),
     paused_until    INTEGER,

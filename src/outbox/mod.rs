@@ -70,6 +70,7 @@ struct Inner {
 #[derive(Debug)]
 pub struct OutboxBuilder {
     create: bool,
+    migrate: bool,
     clock: Arc<dyn Clock>,
     operations: Option<Vec<String>>,
     audit_headers: Option<(String, String)>,
@@ -81,6 +82,15 @@ impl OutboxBuilder {
     #[must_use]
     pub fn create(mut self, create: bool) -> Self {
         self.create = create;
+        self
+    }
+
+    /// Whether the tables of an earlier build are migrated to this one's. Relays of the earlier build
+    /// stop then, and opening waits up to 75 s for what they have in flight. Defaults to yes; where
+    /// it is no, an older file is refused, so that merely looking at a file never changes it.
+    #[must_use]
+    pub fn migrate(mut self, migrate: bool) -> Self {
+        self.migrate = migrate;
         self
     }
 
@@ -109,12 +119,13 @@ impl OutboxBuilder {
         self
     }
 
-    /// Opens the outbox in this file and creates or migrates its tables.
+    /// Opens the outbox in this file, and creates its tables or migrates those of an earlier build.
     ///
     /// # Errors
-    /// The file cannot be opened, is no database, is read-only, has a newer schema, or uses one
-    /// of the outbox's table names for something else; or the name of an operation or a header is
-    /// none.
+    /// The file cannot be opened, is not a database, is read-only, has a newer schema, or uses one
+    /// of the outbox's table names for something else; [`Busy`](crate::ErrorKind::Busy) where it must
+    /// be migrated and a living relay of the earlier build still has intents in flight; or the name of
+    /// an operation or a header is not valid.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Outbox> {
         self.operations.iter().flatten().try_for_each(|name| check_operation(name))?;
         if let Some((agent_run, tool_version)) = &self.audit_headers {
@@ -122,7 +133,7 @@ impl OutboxBuilder {
                 .and_then(|()| check_name(tool_version))
                 .map_err(|error| error.context("audit_headers"))?;
         }
-        let store = Store::open(path.as_ref(), self.create)?;
+        let store = Store::open(path.as_ref(), self.create, self.migrate)?;
         if let Some((agent_run, tool_version)) = &self.audit_headers {
             audit::name_headers(&*store.connection()?, agent_run, tool_version)?;
         }
@@ -153,6 +164,7 @@ impl Outbox {
     pub fn builder() -> OutboxBuilder {
         OutboxBuilder {
             create: true,
+            migrate: true,
             clock: Arc::new(SystemClock),
             operations: None,
             audit_headers: None,

@@ -18,6 +18,7 @@ mod transitions;
 pub(crate) mod verbs;
 
 use std::path::Path;
+use std::time::Duration;
 
 pub(crate) use caller::{check_durability, check_transaction};
 pub(crate) use connection::{PooledConnection, give_up_waiting};
@@ -27,10 +28,16 @@ pub(crate) use relay::record::{Record, Reported};
 pub(crate) use relay::tx::{RelayTx, Rules};
 pub(crate) use relay::writer::Writer;
 pub(crate) use schema::VERSION as SCHEMA_VERSION;
+use schema::{Opening, Waiting};
 pub(crate) use tables::contract::Contract;
 pub use verbs::enqueue::Enqueued;
 
 use crate::error::Result;
+use crate::liveness;
+
+/// How long opening an older file waits for relays of the earlier build to finish their attempts:
+/// longer than the 60 s that one may take by default.
+const MIGRATION_WAIT: Duration = Duration::from_secs(75);
 
 /// The outbox tables of one file, and connections to it.
 #[derive(Debug)]
@@ -43,11 +50,14 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens the file and checks that the tables are complete; creates what is missing where
-    /// that is allowed.
-    pub fn open(path: &Path, create: bool) -> Result<Self> {
+    /// Opens the file and checks that the tables are complete; creates or migrates them where that
+    /// is allowed.
+    pub fn open(path: &Path, create: bool, migrate: bool) -> Result<Self> {
         let (first, resolved) = connection::open_first(path, create)?;
-        let meta = schema::ensure(&first, path, create)?;
+        let is_alive = |owner: &str| liveness::is_alive(&resolved, owner);
+        let waiting = Waiting { at_most: MIGRATION_WAIT, is_alive: &is_alive };
+        let opening = Opening { create, migrate: migrate.then_some(waiting) };
+        let meta = schema::ensure(&first, path, &opening)?;
         // The pool is built while the first connection is open, because the last one to close
         // would checkpoint and delete the WAL.
         let pool = connection::pool(Path::new(&resolved))?;

@@ -12,6 +12,7 @@ mod enqueue {
     mod clients;
     mod conflict;
     mod intent;
+    mod migration;
     mod plain_sql;
     mod schema;
     mod transaction;

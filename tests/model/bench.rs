@@ -101,7 +101,7 @@ impl Bench {
     pub fn new(mutant: Option<Mutant>) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("app.db");
-        let store = Store::open(&path, true).expect("a file");
+        let store = Store::open(&path, true, true).expect("a file");
         let open = || {
             let conn = connection::open_own(&path).expect("a connection");
             // What is tested is no crash of the machine.

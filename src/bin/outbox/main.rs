@@ -46,35 +46,48 @@ fn is_db_on_command_line(matches: &clap::ArgMatches) -> bool {
 
 fn dispatch(cli: Cli, is_db_named: bool) -> Result<()> {
     let out = Out::new(cli.json);
-    let open = || open(cli.db.as_deref(), false);
+    let open = || open(cli.db.as_deref(), Access::Change);
+    let look = || self::open(cli.db.as_deref(), Access::Look);
     match cli.command {
-        Command::Init => init::run(out, &self::open(cli.db.as_deref(), true)?),
+        Command::Init => init::run(out, &self::open(cli.db.as_deref(), Access::Create)?),
         Command::Key(args) => key::run(out, &args),
         Command::Enqueue(args) => enqueue::run(out, &open, &args),
         Command::Relay(args) => relay::run(out, &open()?, &args),
-        Command::List(args) => list::run(out, &open()?, &args, cli.show_secrets),
-        Command::Show(args) => show::run(out, &open()?, &args, cli.show_secrets),
+        Command::List(args) => list::run(out, &look()?, &args, cli.show_secrets),
+        Command::Show(args) => show::run(out, &look()?, &args, cli.show_secrets),
         Command::Replay(args) => verbs::replay(out, &open()?, &args),
         Command::Resolve(args) => verbs::resolve(out, &open()?, &args),
         Command::Confirm(args) => confirm::run(out, &open()?, &args),
         Command::Skip(args) => verbs::skip(out, &open()?, &args),
         Command::Cancel(args) => verbs::cancel(out, &open()?, &args),
-        Command::Events(args) => events::run(out, &open()?, &args),
-        Command::Stats => stats::run(out, &open()?),
-        Command::Why(args) => why::run(out, &open()?, &args),
+        Command::Events(args) => events::run(out, &look()?, &args),
+        Command::Stats => stats::run(out, &look()?),
+        Command::Why(args) => why::run(out, &look()?, &args),
         Command::Pause(args) => operations::pause(out, &open()?, &args),
         Command::Resume(args) => operations::resume(out, &open()?, &args),
-        Command::Operations => operations::list(out, &open()?),
+        Command::Operations => operations::list(out, &look()?),
         Command::Demo => demo::run(out, cli.db.as_deref().filter(|_| is_db_named)),
     }
 }
 
-fn open(db: Option<&str>, create: bool) -> Result<Outbox> {
+/// What a command may do to the file before its own work.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// Only read an outbox of this build: a file of an earlier one is left as it is.
+    Look,
+    /// Migrate the tables of an earlier build.
+    Change,
+    /// Create the file and the tables, too.
+    Create,
+}
+
+fn open(db: Option<&str>, access: Access) -> Result<Outbox> {
     let db = db.ok_or_else(|| Failure::usage("--db FILE is needed (or OUTBOX_DB)"))?;
     if db.is_empty() {
         return Err(Failure::usage("--db: must name a file"));
     }
-    let opened = Outbox::builder().create(create).open(db);
+    let create = access == Access::Create;
+    let opened = Outbox::builder().create(create).migrate(access != Access::Look).open(db);
     opened.map_err(|error| {
         let mut failure = Failure::from(error);
         let is_missing =

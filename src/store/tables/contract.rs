@@ -121,11 +121,11 @@ fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Re
     conn.execute(
         "INSERT INTO main.outbox_operation
              (operation, downstream, window_ms, on_dead, provider, owner, key_recipe, max_in_flight,
-              rate_count, rate_ms, time_limit_ms, attempts_max, give_up_ms, reconciles, binds,
+              rate_count, rate_ms, time_limit_ms, attempts_max, give_up_ms, reconciles, binds_ids,
               registered_at)
          VALUES (:operation, :downstream, :window_ms, :on_dead, :provider, :owner, :key_recipe,
                  :max_in_flight, :rate_count, :rate_ms, :time_limit_ms, :attempts_max, :give_up_ms,
-                 :reconciles, :binds, :now)
+                 :reconciles, :binds_ids, :now)
          ON CONFLICT (operation) DO UPDATE
          SET downstream = excluded.downstream, window_ms = excluded.window_ms,
              on_dead = excluded.on_dead, provider = excluded.provider, owner = excluded.owner,
@@ -133,7 +133,7 @@ fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Re
              rate_count = excluded.rate_count, rate_ms = excluded.rate_ms,
              time_limit_ms = excluded.time_limit_ms, attempts_max = excluded.attempts_max,
              give_up_ms = excluded.give_up_ms, reconciles = excluded.reconciles,
-             binds = excluded.binds",
+             binds_ids = excluded.binds_ids",
         named_params! {
             ":operation": operation,
             ":downstream": contract.downstream.as_str(),
@@ -149,7 +149,7 @@ fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Re
             ":attempts_max": contract.attempts_max,
             ":give_up_ms": contract.give_up_after.map(millis),
             ":reconciles": contract.reconciles,
-            ":binds": contract.binds.then_some("create"),
+            ":binds_ids": contract.binds,
             ":now": now,
         },
     )?;
@@ -160,7 +160,7 @@ fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Re
 pub(crate) fn of(conn: &Connection, operation: &str) -> Result<Option<Contract>> {
     let mut statement = conn.prepare_cached(
         "SELECT downstream, window_ms, on_dead, provider, owner, key_recipe, time_limit_ms,
-                max_in_flight, rate_count, rate_ms, attempts_max, give_up_ms, reconciles, binds
+                max_in_flight, rate_count, rate_ms, attempts_max, give_up_ms, reconciles, binds_ids
          FROM main.outbox_operation WHERE operation = ?1",
     )?;
     Ok(statement.query_row([operation], |row| read_contract(row, 0)).optional()?)
@@ -170,7 +170,7 @@ pub(crate) fn of(conn: &Connection, operation: &str) -> Result<Option<Contract>>
 pub(crate) fn all(conn: &Connection) -> Result<Vec<(String, Contract)>> {
     let mut statement = conn.prepare_cached(
         "SELECT operation, downstream, window_ms, on_dead, provider, owner, key_recipe, time_limit_ms,
-                max_in_flight, rate_count, rate_ms, attempts_max, give_up_ms, reconciles, binds
+                max_in_flight, rate_count, rate_ms, attempts_max, give_up_ms, reconciles, binds_ids
          FROM main.outbox_operation ORDER BY operation",
     )?;
     let rows = statement.query_map([], |row| Ok((row.get(0)?, read_contract(row, 1)?)))?;
@@ -195,7 +195,7 @@ fn read_contract(row: &Row<'_>, first: usize) -> rusqlite::Result<Contract> {
         attempts_max: attempts_max.and_then(|max| max.try_into().ok()),
         give_up_after: duration(row.get(first + 11)?),
         reconciles: row.get::<_, i64>(first + 12)? != 0,
-        binds: columns::lossy_option(row, first + 13)?.is_some(),
+        binds: row.get::<_, i64>(first + 13)? != 0,
         limits: read_limits(row, first + 7)?,
     })
 }

@@ -178,7 +178,7 @@ fn an_older_relay_stops_when_the_schema_moves_on() {
     world.enqueue(&pay("a"));
     let (relay, started) = (world.relay(DEDUPLICATES), world.relay(DEDUPLICATES));
     relay.drain().unwrap();
-    world.sql("UPDATE outbox_meta SET schema_version = 2");
+    world.sql("UPDATE outbox_meta SET schema_version = 3");
     world.enqueue(&pay("b"));
     world.enqueue(&pay("c"));
     let error = relay.drain().unwrap_err();
@@ -205,7 +205,7 @@ fn what_is_known_when_the_schema_moves_on_is_recorded() {
         let moved = std::sync::OnceLock::new();
         let operation = Operation::new(DEDUPLICATES, move |delivery: &Delivery| {
             if delivery.id() == 1 {
-                inner.sql("UPDATE outbox_meta SET schema_version = 2");
+                inner.sql("UPDATE outbox_meta SET schema_version = 3");
                 moved.set(()).unwrap();
             }
             moved.wait();

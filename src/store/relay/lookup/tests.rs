@@ -119,7 +119,7 @@ impl Scene {
     /// Relay A sends and loses its lease; relay B asks what became of it.
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(&dir.path().join("app.db"), true).unwrap();
+        let store = Store::open(&dir.path().join("app.db"), true, true).unwrap();
         let intent = Intent::new("pay", "a").args(1);
         let conn = store.connection().unwrap();
         conn.execute_batch("PRAGMA synchronous = OFF; BEGIN IMMEDIATE").unwrap();

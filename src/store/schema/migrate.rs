@@ -1,0 +1,213 @@
+//! Moving a file of an earlier build to this build's schema, in one transaction.
+//!
+//! Relays of the earlier build are told first, by a version they do not know: they claim nothing
+//! more, record what they have in flight, and stop.
+
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
+
+use super::shape::{self, Object, is_same};
+use super::{Found, SCHEMA, VERSION, found};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::columns;
+
+/// How long a migration waits for what living relays have in flight.
+pub(crate) struct Waiting<'a> {
+    pub at_most: Duration,
+    /// Says whether the relay that signs its leases with this name is alive.
+    pub is_alive: &'a dyn Fn(&str) -> bool,
+}
+
+/// One step from a version to the next, and the names of objects that it takes away.
+struct Migration {
+    from: i64,
+    /// Changes tables and their rows. Indexes, triggers and views are made anew from schema.sql.
+    sql: &'static str,
+    removes: &'static [&'static str],
+}
+
+const MIGRATIONS: &[Migration] =
+    &[Migration { from: 1, sql: include_str!("from_1.sql"), removes: &[] }];
+
+const POLL: Duration = Duration::from_millis(20);
+
+/// Migrates a file to this build's schema.
+pub(super) fn migrate(conn: &Connection, waiting: &Waiting<'_>) -> Result<()> {
+    let deadline = Instant::now().checked_add(waiting.at_most);
+    announce(conn)?;
+    // A renamed table must not change what the application's views and keys say of it.
+    conn.execute_batch("PRAGMA legacy_alter_table = ON")?;
+    let migrated = loop {
+        match attempt(conn, waiting) {
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+            Ok(Some(owner)) if deadline.is_some_and(|at| Instant::now() >= at) => {
+                break Err(still_held(&owner));
+            }
+            Ok(Some(_)) => std::thread::sleep(POLL),
+        }
+    };
+    conn.execute_batch("PRAGMA legacy_alter_table = OFF")?;
+    if migrated.is_err() {
+        take_back(conn)?;
+    }
+    migrated
+}
+
+/// Writes that a migration has begun: no relay of an earlier build claims after this.
+fn announce(conn: &Connection) -> Result<()> {
+    let sql = "UPDATE main.outbox_meta SET schema_version = -schema_version
+               WHERE id = 1 AND schema_version BETWEEN 1 AND ?1";
+    conn.execute(sql, [VERSION - 1])?;
+    Ok(())
+}
+
+/// Leaves the file to relays of its build, where it could not be migrated.
+fn take_back(conn: &Connection) -> Result<()> {
+    let sql = "UPDATE main.outbox_meta SET schema_version = -schema_version
+               WHERE id = 1 AND schema_version BETWEEN ?1 AND -1";
+    conn.execute(sql, [1 - VERSION])?;
+    Ok(())
+}
+
+fn still_held(owner: &str) -> Error {
+    let text = format!(
+        "the file is of an earlier build and cannot be migrated yet: {owner} is alive and has \
+         intents in flight; stop that relay, and open the file again"
+    );
+    Error::new(ErrorKind::Busy, text)
+}
+
+/// Migrates under the write lock, or returns the relay that must be waited for.
+fn attempt(conn: &Connection, waiting: &Waiting<'_>) -> Result<Option<String>> {
+    let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
+    // Another process may have migrated it while this one waited for the lock.
+    let Found::Older(version) = found(&tx)? else { return Ok(None) };
+    if let Some(owner) = living_owner(&tx, waiting)? {
+        return Ok(Some(owner));
+    }
+    let steps: Vec<&Migration> = MIGRATIONS.iter().filter(|m| m.from >= version).collect();
+    let removed: Vec<&str> = steps.iter().flat_map(|step| step.removes).copied().collect();
+    let defined = shape::defined(SCHEMA)?;
+    let is_ours =
+        |name: &str| removed.contains(&name) || defined.iter().any(|object| object.name == name);
+    let applications = dependents(&tx, is_ours)?;
+    drop_all(&tx, is_ours)?;
+    for step in steps {
+        tx.execute_batch(step.sql).map_err(|error| {
+            Error::from(error).context(format_args!("migrating from version {}", step.from))
+        })?;
+    }
+    create_missing(&tx, &defined)?;
+    create_missing(&tx, &applications)?;
+    compile_triggers(&tx, &defined)?;
+    tx.execute("UPDATE main.outbox_meta SET schema_version = ?1 WHERE id = 1", [VERSION])?;
+    shape::check(&tx, SCHEMA)?;
+    tx.commit()?;
+    log::info!("the outbox schema was migrated from version {version} to {VERSION}");
+    Ok(None)
+}
+
+/// A relay that is alive and has claimed intents of which it has not said how they went.
+fn living_owner(conn: &Connection, waiting: &Waiting<'_>) -> Result<Option<String>> {
+    let mut statement =
+        conn.prepare("SELECT DISTINCT owner FROM main.outbox_lease WHERE owner IS NOT NULL")?;
+    let owners = statement.query_map([], |row| columns::lossy(row, 0))?;
+    for owner in owners {
+        let owner = owner?;
+        if (waiting.is_alive)(&owner) {
+            return Ok(Some(owner));
+        }
+    }
+    Ok(None)
+}
+
+/// The application's own indexes and triggers on our tables, which go when a table is rebuilt.
+fn dependents(conn: &Connection, is_ours: impl Fn(&str) -> bool) -> Result<Vec<Object>> {
+    let mut statement = conn.prepare(
+        "SELECT type, name, sql, tbl_name FROM main.sqlite_schema
+         WHERE type IN ('index', 'trigger') AND sql IS NOT NULL",
+    )?;
+    let rows = statement.query_map([], |row| {
+        let object = Object { kind: row.get(0)?, name: row.get(1)?, sql: row.get(2)? };
+        Ok((object, row.get::<_, String>(3)?))
+    })?;
+    let mut found = Vec::new();
+    for row in rows {
+        let (object, table) = row?;
+        if is_ours(&table) && !is_ours(&object.name) {
+            found.push(object);
+        }
+    }
+    Ok(found)
+}
+
+/// Drops our views, triggers and indexes, and the application's triggers on our tables: none of them
+/// may act while rows are moved.
+fn drop_all(conn: &Connection, is_ours: impl Fn(&str) -> bool) -> Result<()> {
+    let applications: Vec<String> =
+        dependents(conn, &is_ours)?.into_iter().map(|object| object.name).collect();
+    for Object { kind, name, .. } in shape::objects(conn)? {
+        let goes =
+            is_ours(&name) && kind != "table" || kind == "trigger" && applications.contains(&name);
+        if goes {
+            let quoted = name.replace('"', "\"\"");
+            conn.execute_batch(&format!("DROP {kind} main.\"{quoted}\""))?;
+        }
+    }
+    Ok(())
+}
+
+fn create_missing(conn: &Connection, objects: &[Object]) -> Result<()> {
+    for Object { kind, name, sql } in objects {
+        let there: Option<String> = conn
+            .query_row(
+                "SELECT sql FROM main.sqlite_schema WHERE type = ?1 AND name = ?2",
+                [kind, name],
+                |row| row.get(0),
+            )
+            .optional()?;
+        match there {
+            Some(there) if kind == "table" || is_same(&there, sql) => {}
+            _ => conn.execute_batch(sql).map_err(|error| {
+                Error::from(error).context(format_args!("the {kind} {name} cannot be made again"))
+            })?,
+        }
+    }
+    Ok(())
+}
+
+/// Compiles every kind of write to our tables, and with it the application's triggers: SQLite accepts
+/// one that names a column which is gone, and fails when it fires.
+fn compile_triggers(conn: &Connection, defined: &[Object]) -> Result<()> {
+    for Object { name, .. } in defined.iter().filter(|object| object.kind == "table") {
+        let mut statement = conn.prepare(
+            "SELECT group_concat(format('%w = %w', name, name)) FROM pragma_table_info(?1)",
+        )?;
+        let columns: String = statement.query_row([name], |row| row.get(0))?;
+        for write in [
+            format!("INSERT INTO main.{name} DEFAULT VALUES"),
+            format!("UPDATE main.{name} SET {columns}"),
+            format!("DELETE FROM main.{name}"),
+        ] {
+            conn.prepare(&write).map_err(|error| {
+                let doing = format!("a trigger of the application on {name} cannot be kept");
+                Error::from(error).context(doing)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every version has its step, so that a file of any earlier build finds its way.
+    #[test]
+    fn migrations_are_without_gaps() {
+        let from: Vec<i64> = MIGRATIONS.iter().map(|migration| migration.from).collect();
+        assert_eq!(from, (1..VERSION).collect::<Vec<_>>());
+    }
+}

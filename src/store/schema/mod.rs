@@ -1,0 +1,153 @@
+//! Creating, checking and migrating the tables.
+
+mod migrate;
+mod shape;
+
+use std::path::Path;
+
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
+
+use crate::error::{Error, ErrorKind, Result};
+
+pub(crate) use migrate::Waiting;
+
+/// The schema this build reads and writes.
+pub(crate) const VERSION: i64 = 2;
+
+const SCHEMA: &str = include_str!("../../../schema.sql");
+
+/// What `outbox_meta` says.
+pub(crate) struct Meta {
+    pub database_id: String,
+    pub payload_max: usize,
+}
+
+/// What may be changed to open a file.
+pub(crate) struct Opening<'a> {
+    /// The tables may be created.
+    pub create: bool,
+    /// An older file may be migrated, which waits as this says; `None` refuses it.
+    pub migrate: Option<Waiting<'a>>,
+}
+
+/// What a version number in `outbox_meta` means to this build.
+enum Found {
+    Current,
+    /// Also where a migration has begun and not ended.
+    Older(i64),
+}
+
+/// Creates the tables where there are none and that is allowed, migrates older ones where that is
+/// allowed, refuses what is not ours or newer, and checks that nothing is missing.
+pub(crate) fn ensure(conn: &Connection, path: &Path, opening: &Opening<'_>) -> Result<Meta> {
+    let ensured = || {
+        if !has_meta(conn)? {
+            if !opening.create {
+                return Err(Error::new(ErrorKind::Schema, "has no outbox"));
+            }
+            create(conn)?;
+        }
+        check_encoding(conn)?;
+        if let Found::Older(version) = found(conn)? {
+            match &opening.migrate {
+                Some(waiting) => migrate::migrate(conn, waiting)?,
+                None => return Err(older(version)),
+            }
+        }
+        shape::check(conn, SCHEMA)?;
+        meta(conn)
+    };
+    ensured().map_err(|error: Error| error.context(path.display()))
+}
+
+fn meta(conn: &Connection) -> Result<Meta> {
+    let sql = "SELECT database_id, payload_max FROM main.outbox_meta WHERE id = 1";
+    Ok(conn.query_row(sql, [], |row| {
+        let payload_max: i64 = row.get(1)?;
+        let payload_max = usize::try_from(payload_max).unwrap_or(0);
+        Ok(Meta { database_id: row.get(0)?, payload_max })
+    })?)
+}
+
+fn create(conn: &Connection) -> Result<()> {
+    let tx = rusqlite::Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
+    // Another process may have created them while this one waited for the lock.
+    if !has_meta(&tx)? {
+        refuse_foreign(&tx)?;
+        tx.execute_batch(SCHEMA)?;
+    }
+    tx.commit()?;
+    Ok(())
+}
+
+fn has_meta(conn: &Connection) -> Result<bool> {
+    let exists = "SELECT EXISTS (SELECT 1 FROM main.sqlite_schema
+                                 WHERE type = 'table' AND name = 'outbox_meta')";
+    Ok(conn.query_row(exists, [], |row| row.get(0))?)
+}
+
+/// What the version in the file means. A negative one says that a migration from it has begun.
+fn found(conn: &Connection) -> Result<Found> {
+    let version: Option<i64> = conn
+        .query_row("SELECT schema_version FROM main.outbox_meta WHERE id = 1", [], |row| row.get(0))
+        .optional()
+        .map_err(|error| {
+            let text = "outbox_meta is not sqlite-outbox's; rename that table or use another file";
+            Error::new(ErrorKind::Schema, text).with_source(error)
+        })?;
+    let text = match version {
+        Some(VERSION) => return Ok(Found::Current),
+        Some(older) if (1..VERSION).contains(&older.abs()) => {
+            return Ok(Found::Older(older.abs()));
+        }
+        Some(0) => "its outbox schema is version 0, which no build has written; restore \
+                    outbox_meta from a backup"
+            .to_owned(),
+        Some(newer) => format!(
+            "its outbox schema is version {}, this build knows up to {VERSION}; use a newer build",
+            newer.abs()
+        ),
+        None => "outbox_meta has no row; the file needs to be restored".to_owned(),
+    };
+    Err(Error::new(ErrorKind::Schema, text))
+}
+
+fn older(version: i64) -> Error {
+    let text = format!(
+        "its outbox schema is version {version} of an earlier build, this one needs {VERSION}; \
+         `outbox init`, or a relay of this build, migrates it"
+    );
+    Error::new(ErrorKind::Schema, text)
+}
+
+/// Refuses a file in which the application uses one of our names for something else.
+fn refuse_foreign(conn: &Connection) -> Result<()> {
+    for object in shape::defined(SCHEMA)? {
+        let taken: Option<String> = conn
+            .query_row(
+                "SELECT type FROM main.sqlite_schema WHERE name = ?1 COLLATE NOCASE",
+                [&object.name],
+                |row| row.get(0),
+            )
+            .optional()?;
+        if let Some(kind) = taken {
+            let text = format!(
+                "the file has its own {kind} {}, which is not sqlite-outbox's; rename it or use \
+                 another file",
+                object.name
+            );
+            return Err(Error::new(ErrorKind::Schema, text));
+        }
+    }
+    Ok(())
+}
+
+/// The guards count bytes, which are those of UTF-8.
+fn check_encoding(conn: &Connection) -> Result<()> {
+    let encoding: String = conn.query_row("PRAGMA main.encoding", [], |row| row.get(0))?;
+    if encoding == "UTF-8" {
+        return Ok(());
+    }
+    let text = format!("the file's text is {encoding}, but an outbox needs UTF-8");
+    Err(Error::new(ErrorKind::Schema, text))
+}

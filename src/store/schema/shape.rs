@@ -1,0 +1,178 @@
+//! Whether a file's tables are as schema.sql defines them: compared by what they mean, because a
+//! migrated table has another text, and comments change.
+
+use rusqlite::Connection;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// A table, index, trigger or view.
+#[derive(Debug)]
+pub(super) struct Object {
+    pub kind: String,
+    pub name: String,
+    pub sql: String,
+}
+
+/// What a fresh file of this schema would hold.
+pub(super) fn defined(schema: &str) -> Result<Vec<Object>> {
+    let fresh = Connection::open_in_memory()?;
+    fresh.execute_batch(schema)?;
+    objects(&fresh)
+}
+
+/// What a file holds, tables first.
+pub(super) fn objects(conn: &Connection) -> Result<Vec<Object>> {
+    let mut statement = conn.prepare(
+        "SELECT type, name, sql FROM main.sqlite_schema
+         WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'
+         ORDER BY type <> 'table', type, name",
+    )?;
+    let rows = statement.query_map([], |row| {
+        Ok(Object { kind: row.get(0)?, name: row.get(1)?, sql: row.get(2)? })
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// Refuses a file in which something of the schema is missing or different: a version number alone
+/// may lie.
+pub(super) fn check(conn: &Connection, schema: &str) -> Result<()> {
+    let present = objects(conn)?;
+    for object in defined(schema)? {
+        let found = present.iter().find(|p| p.name == object.name && p.kind == object.kind);
+        let wrong = match found {
+            None => "is missing",
+            Some(found) if !is_same(&found.sql, &object.sql) => "is not as schema.sql defines it",
+            Some(_) => continue,
+        };
+        let text = format!(
+            "the {} {} {wrong}; restore it from a backup or from schema.sql",
+            object.kind, object.name
+        );
+        return Err(Error::new(ErrorKind::Schema, text));
+    }
+    Ok(())
+}
+
+/// Whether two definitions mean the same: the same words, whatever their case, quotes, spaces and
+/// comments; and in a table the same columns and constraints, whatever their order.
+pub(super) fn is_same(a: &str, b: &str) -> bool {
+    a == b || meaning(a) == meaning(b)
+}
+
+fn meaning(sql: &str) -> Vec<Vec<String>> {
+    let tokens = tokens(sql);
+    let is_table = tokens.get(1).is_some_and(|word| word == "table");
+    let open = tokens.iter().position(|token| token == "(");
+    let (true, Some(open)) = (is_table, open) else { return vec![tokens] };
+    let mut depth = 0;
+    let mut parts = vec![tokens[..open].to_vec(), Vec::new()];
+    for token in &tokens[open..] {
+        match token.as_str() {
+            "(" => depth += 1,
+            ")" => depth -= 1,
+            _ => {}
+        }
+        // A part ends at a comma between definitions, and at the end of their list.
+        if depth == 1 && token == "," || depth == 0 && token == ")" {
+            parts.push(Vec::new());
+        } else if let Some(part) = parts.last_mut() {
+            part.push(token.clone());
+        }
+    }
+    parts.sort();
+    parts
+}
+
+/// The words, literals and signs of a statement, without spaces and comments. Only literals keep
+/// their case and their quotes.
+fn tokens(sql: &str) -> Vec<String> {
+    let mut tokens = Vec::new();
+    let mut rest = sql.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let length = if rest.starts_with("--") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            rest.find("*/").map_or(rest.len(), |end| end + 2)
+        } else if let '\'' | '"' | '`' = first {
+            let length = quoted(rest, first);
+            let text = &rest[..length];
+            let is_literal = first == '\'';
+            tokens.push(if is_literal { text.to_owned() } else { bare(text) });
+            length
+        } else if is_word(first) {
+            let length = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
+            tokens.push(rest[..length].to_lowercase());
+            length
+        } else {
+            tokens.push(first.into());
+            first.len_utf8()
+        };
+        rest = rest[length..].trim_start();
+    }
+    tokens
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+fn bare(quoted: &str) -> String {
+    quoted[1..].trim_end_matches(['"', '`']).to_lowercase()
+}
+
+/// How long a quoted text at the beginning is, with its quotes; a doubled quote does not end it.
+fn quoted(text: &str, quote: char) -> usize {
+    let mut length = 1;
+    loop {
+        match text[length..].find(quote) {
+            Some(at) => length += at + 1,
+            None => return text.len(),
+        }
+        if !text[length..].starts_with(quote) {
+            return length;
+        }
+        length += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_same;
+
+    const TABLE: &str = "CREATE TABLE t (id INTEGER PRIMARY KEY, -- a comment, with (a bracket
+        word TEXT CHECK (word IN ('a', 'B')), UNIQUE (id, word)) STRICT";
+
+    #[test]
+    fn meaning_ignores_spaces_comments_quotes_case_and_the_order_of_columns() {
+        for same in [
+            "create table \"t\"(id integer primary key,word text check(word in('a','B')),
+             unique(id,word))strict",
+            "CREATE TABLE t (word TEXT CHECK (word IN ('a', 'B')), /* moved, ) */
+             UNIQUE (id, word), id INTEGER PRIMARY KEY) STRICT",
+        ] {
+            assert!(is_same(TABLE, same), "{same}");
+        }
+    }
+
+    #[test]
+    fn meaning_sees_columns_checks_literals_options_and_order_inside_a_definition() {
+        for other in [
+            "CREATE TABLE t (id INTEGER PRIMARY KEY, UNIQUE (id, word)) STRICT",
+            "CREATE TABLE t (id INTEGER PRIMARY KEY, word TEXT, UNIQUE (id, word)) STRICT",
+            "CREATE TABLE t (id INTEGER PRIMARY KEY, word TEXT CHECK (word IN ('a', 'b')),
+             UNIQUE (id, word)) STRICT",
+            "CREATE TABLE t (id INTEGER PRIMARY KEY, word TEXT CHECK (word IN ('a', 'B')),
+             UNIQUE (id, word))",
+            "CREATE TABLE t (id INTEGER PRIMARY KEY, word TEXT CHECK (word IN ('a', 'B')),
+             UNIQUE (word, id)) STRICT",
+            "CREATE TABLE t (id INTEGER PRIMARY KEY, word TEXT CHECK (word IN ('a', 'B')),
+             UNIQUE (id, word), more) STRICT",
+        ] {
+            assert!(!is_same(TABLE, other), "{other}");
+        }
+        let index = "CREATE INDEX i ON t (a, b) WHERE a = 'x''y'";
+        assert!(is_same(index, "create index i on t(a,b) where a='x''y'"));
+        assert!(!is_same(index, "CREATE INDEX i ON t (b, a) WHERE a = 'x''y'"));
+        assert!(!is_same(index, "CREATE INDEX i ON t (a, b) WHERE a = 'x'"));
+    }
+}

@@ -1,0 +1,241 @@
+//! Files of earlier builds: `tests/fixtures/schema_N.db` was made by the last build of version N,
+//! with an intent in every status, ordering keys, budgets, a pause, and an application's own index,
+//! triggers and view on the outbox's tables.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use sqlite_outbox::rusqlite::Connection;
+use sqlite_outbox::testing::ManualClock;
+use sqlite_outbox::{
+    Delivery, Downstream, ErrorKind, EventKind, Finding, Operation, Outbox, Outcome, Receipt,
+    Relay, Resolution, Status,
+};
+use tempfile::TempDir;
+
+use crate::world::{DEDUPLICATES, START, World, until};
+
+const DAY: u64 = 24 * 3600;
+
+/// A copy of the fixture of this version.
+fn fixture(version: i64) -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("app.db");
+    let made = format!("{}/tests/fixtures/schema_{version}.db", env!("CARGO_MANIFEST_DIR"));
+    fs::copy(made, &path).unwrap();
+    (dir, path)
+}
+
+fn number(path: &Path, sql: &str) -> i64 {
+    Connection::open(path).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
+fn version(path: &Path) -> i64 {
+    number(path, "SELECT schema_version FROM outbox_meta")
+}
+
+fn sends(delivery: &Delivery) -> Outcome {
+    Outcome::Succeeded(Receipt::new().downstream_id(format!("sent_{}", delivery.id())))
+}
+
+fn statuses(outbox: &Outbox) -> Vec<(i64, Status)> {
+    let entries = outbox.list(&sqlite_outbox::Filter::default()).unwrap();
+    entries.into_iter().map(|entry| (entry.id, entry.status)).collect()
+}
+
+#[test]
+fn migration_keeps_every_status_and_the_applications_own_objects() {
+    use Status::{Cancelled, Dead, InFlight, NeedsReview, Pending, Succeeded, Unknown};
+    for made_by in 1..Outbox::SCHEMA_VERSION {
+        let (_dir, path) = fixture(made_by);
+        let events = number(&path, "SELECT count(*) FROM outbox_event");
+        let outbox = Outbox::open(&path).unwrap();
+        assert_eq!(version(&path), Outbox::SCHEMA_VERSION);
+        let expected = [
+            Succeeded,
+            Succeeded,
+            Succeeded,
+            Cancelled,
+            Dead,
+            Pending,
+            Unknown,
+            NeedsReview,
+            Pending,
+            Pending,
+            Pending,
+            Pending,
+            Pending,
+            Cancelled,
+            Pending,
+            Pending,
+            InFlight,
+            Pending,
+        ];
+        let expected: Vec<_> = (1..).zip(expected).collect();
+        assert_eq!(statuses(&outbox), expected);
+        assert_eq!(number(&path, "SELECT count(*) FROM outbox_event"), events);
+        let operations = outbox.operations().unwrap();
+        let pay = operations.iter().find(|known| known.operation == "pay").unwrap();
+        assert!(pay.binds_ids && pay.downstream == DEDUPLICATES);
+        assert_eq!(pay.provider.as_deref(), Some("stripe"));
+        assert_eq!(pay.max_per, Some((1000, Duration::from_secs(DAY))));
+        for object in ["app_by_time", "app_by_owner", "app_settled", "app_registered", "app_open"] {
+            let sql = format!("SELECT count(*) FROM sqlite_schema WHERE name = '{object}'");
+            assert_eq!(number(&path, &sql), 1, "{object}");
+        }
+        assert_eq!(number(&path, "SELECT count(*) FROM app_open"), 13);
+        // Once is enough.
+        drop(outbox);
+        Outbox::open(&path).unwrap();
+    }
+}
+
+#[test]
+fn migrated_file_moves_on_and_drains() {
+    for made_by in 1..Outbox::SCHEMA_VERSION {
+        let (_dir, path) = fixture(made_by);
+        let clock = ManualClock::at(START + 600_000);
+        let outbox = Outbox::builder().clock(clock.clone()).open(&path).unwrap();
+        let logged = number(&path, "SELECT count(*) FROM app_log");
+        let found = |_: &Delivery| Finding::Applied(Receipt::new().downstream_id("found"));
+        let unprotected = || Operation::new(Downstream::Unprotected, sends);
+        let relay = Relay::builder(&outbox)
+            .operation("pay", Operation::new(DEDUPLICATES, sends))
+            .operation("mail", unprotected().reconcile(found))
+            .operation("post", unprotected())
+            .workers(1)
+            .build()
+            .unwrap();
+        relay.drain().unwrap();
+        let trail = outbox.audit(17).unwrap();
+        assert_eq!(trail[0].kind, EventKind::LeaseLost, "its relay is gone");
+        outbox.replay(5, "ada").unwrap();
+        outbox.resolve(8, &Resolution::Applied { downstream_id: None }, "ada").unwrap();
+        outbox.resume("post", "ada").unwrap();
+        for _ in 0..3 {
+            clock.advance(Duration::from_secs(DAY));
+            relay.drain().unwrap();
+        }
+        assert!(statuses(&outbox).iter().all(|(_, status)| status.is_settled()));
+        let settled = number(&path, "SELECT count(*) FROM app_log WHERE line LIKE 'settled %'");
+        assert_eq!(settled, 18, "the application's trigger has seen all of them");
+        assert!(number(&path, "SELECT count(*) FROM app_log") > logged + 13, "and the operations");
+        let intact = "SELECT integrity_check = 'ok' FROM pragma_integrity_check";
+        assert_eq!(number(&path, intact), 1);
+    }
+}
+
+#[test]
+fn older_file_is_refused_unless_it_may_be_migrated() {
+    let (_dir, path) = fixture(1);
+    let error = Outbox::builder().migrate(false).open(&path).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Schema);
+    let text = error.to_string();
+    assert!(text.contains("version 1") && text.contains("outbox init"), "{text}");
+    assert!(!text.contains("newer"), "{text}");
+    assert_eq!(version(&path), 1, "looking changes nothing");
+}
+
+#[test]
+fn migration_waits_for_a_living_relay_and_stops_its_claims() {
+    let (dir, path) = fixture(1);
+    let owner: String = Connection::open(&path)
+        .unwrap()
+        .query_row("SELECT owner FROM outbox_lease WHERE owner IS NOT NULL", [], |row| row.get(0))
+        .unwrap();
+    let folder = dir.path().join("app.db-outbox");
+    fs::create_dir(&folder).unwrap();
+    let alive = File::create(folder.join(owner)).unwrap();
+    alive.lock().unwrap();
+    let (opened, has_opened) = channel();
+    let of = path.clone();
+    let opener = std::thread::spawn(move || opened.send(Outbox::open(of).map(drop)).unwrap());
+    // A relay of that build claims only while the version is its own.
+    until(|| version(&path) == -1);
+    assert!(has_opened.try_recv().is_err());
+    drop(alive);
+    has_opened.recv().unwrap().unwrap();
+    opener.join().unwrap();
+    assert_eq!(version(&path), Outbox::SCHEMA_VERSION);
+}
+
+#[test]
+fn migration_that_has_begun_is_finished_by_the_next_who_opens() {
+    let (_dir, path) = fixture(1);
+    Connection::open(&path)
+        .unwrap()
+        .execute("UPDATE outbox_meta SET schema_version = -1", [])
+        .unwrap();
+    let error = Outbox::builder().migrate(false).open(&path).unwrap_err();
+    assert!(error.to_string().contains("version 1"), "{error}");
+    Outbox::open(&path).unwrap();
+    assert_eq!(version(&path), Outbox::SCHEMA_VERSION);
+}
+
+#[test]
+fn migration_by_two_processes_at_once_is_one() {
+    let (_dir, path) = fixture(1);
+    std::thread::scope(|scope| {
+        let opens: Vec<_> = (0..4).map(|_| scope.spawn(|| Outbox::open(&path).map(drop))).collect();
+        opens.into_iter().for_each(|open| open.join().unwrap().unwrap());
+    });
+    assert_eq!(version(&path), Outbox::SCHEMA_VERSION);
+}
+
+#[test]
+fn migration_that_would_break_a_trigger_of_the_application_changes_nothing() {
+    let (_dir, path) = fixture(1);
+    let app = Connection::open(&path).unwrap();
+    app.execute_batch(
+        "CREATE TRIGGER app_binds AFTER UPDATE ON outbox_operation
+         BEGIN INSERT INTO app_log VALUES (NEW.binds); END",
+    )
+    .unwrap();
+    let before: Vec<String> = schema(&app);
+    let error = Outbox::open(&path).unwrap_err().to_string();
+    assert!(error.contains("trigger") && error.contains("outbox_operation"), "{error}");
+    assert_eq!(version(&path), 1, "relays of the earlier build can go on");
+    assert_eq!(schema(&app), before);
+    app.execute_batch("DROP TRIGGER app_binds").unwrap();
+    Outbox::open(&path).unwrap();
+}
+
+fn schema(conn: &Connection) -> Vec<String> {
+    let mut statement =
+        conn.prepare("SELECT name || sql FROM sqlite_schema WHERE sql <> ''").unwrap();
+    statement.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap()
+}
+
+/// What the next build does to a relay of this one: the attempt on the way is recorded, nothing more
+/// is claimed, and the relay stops with the reason.
+#[test]
+fn migration_by_a_newer_build_stops_a_relay_after_its_attempt() {
+    let world = World::new();
+    let ids = [world.enqueue(&crate::world::pay("a")), world.enqueue(&crate::world::pay("b"))];
+    let newer = world.second();
+    let path = world.path();
+    let handler = crate::world::interrupted(
+        move || {
+            let conn = Connection::open(&path).unwrap();
+            let announced =
+                format!("UPDATE outbox_meta SET schema_version = -{}", Outbox::SCHEMA_VERSION);
+            conn.execute(&announced, []).unwrap();
+        },
+        crate::world::succeeded("ch_1"),
+    );
+    let relay = Relay::builder(&world.outbox)
+        .operation("pay", Operation::new(DEDUPLICATES, handler))
+        .workers(1)
+        .batch(1)
+        .build()
+        .unwrap();
+    let error = relay.drain().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Schema);
+    assert!(error.to_string().contains("another build"), "{error}");
+    let stands = |id| newer.entry(id).unwrap().unwrap().status;
+    assert_eq!(ids.map(stands), [Status::Succeeded, Status::Pending]);
+    let error = Outbox::open(world.path()).unwrap_err().to_string();
+    assert!(error.contains("newer build"), "{error}");
+}
