@@ -11,6 +11,7 @@ mod enqueue {
     mod agent;
     mod clients;
     mod conflict;
+    mod fixture;
     mod intent;
     mod migration;
     mod plain_sql;
