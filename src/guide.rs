@@ -53,6 +53,9 @@ pub mod agents {}
 #[doc = page!("testing.md")]
 pub mod testing {}
 
+#[doc = page!("platforms.md")]
+pub mod platforms {}
+
 #[doc = page!("operations.md")]
 pub mod operations {}
 

@@ -117,3 +117,30 @@ fn whoever_follows_ends_quietly_when_nobody_reads() {
     desk.withdrawn("pay", "after");
     assert_eq!(follower.0.wait().unwrap().code(), Some(0));
 }
+
+/// A closed terminal stops the command as Ctrl-C does; `nohup` starts it with the signal ignored.
+#[cfg(target_os = "linux")]
+#[test]
+fn sighup_stops_the_command_unless_it_is_ignored() {
+    use std::process::{Command, Stdio};
+    for (disposition, sent) in [("--default-signal=HUP", "HUP"), ("--ignore-signal=HUP", "TERM")] {
+        let desk = Desk::new();
+        desk.withdrawn("pay", "before");
+        let mut command = Command::new("env");
+        command.args([disposition, env!("CARGO_BIN_EXE_outbox"), "--json", "events", "--follow"]);
+        command.env("OUTBOX_DB", desk.path()).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut follower = Running(command.spawn().unwrap());
+        let stdout = follower.0.stdout.take().unwrap();
+        let mut lines = BufReader::new(stdout).lines().map(Result::unwrap);
+        assert!(lines.next().unwrap().contains("\"position\":1"));
+        follower.signal("HUP");
+        if sent != "HUP" {
+            for entity in ["after", "later"] {
+                desk.withdrawn("pay", entity);
+                assert!(lines.next().is_some(), "the command went on");
+            }
+            follower.signal(sent);
+        }
+        assert_eq!(follower.0.wait().unwrap().code(), Some(0), "{disposition}");
+    }
+}
