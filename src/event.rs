@@ -6,12 +6,13 @@ use crate::core::word::words;
 /// One line of an intent's audit trail. It never holds a payload or a header's value, but for the
 /// two that say which agent run and which version of a tool asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Event {
     /// Its place among all events of the file, rising with every commit and never given twice.
     pub position: i64,
     /// The intent's row id.
-    pub id: i64,
+    pub outbox_id: i64,
     /// The place in the intent's own trail, from 1.
     pub seq: i64,
     /// What kind of action the intent is.
@@ -21,9 +22,9 @@ pub struct Event {
     /// Why it was written.
     pub kind: EventKind,
     /// Where the intent stood.
-    pub from: Status,
-    /// Where it stands since.
-    pub to: Status,
+    pub from_status: Status,
+    /// Where the intent stands since.
+    pub status: Status,
     /// Attempts used in the budget at that time.
     pub attempt: u32,
     /// When the attempt, or the look-up, was claimed, in UTC milliseconds.

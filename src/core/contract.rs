@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+#[cfg(feature = "serde")]
+use super::json;
 use super::pause::PauseKind;
 use super::word::words;
 use crate::error::{Error, Result};
@@ -116,11 +118,13 @@ impl Promise {
 
 /// The contract of one operation as the file holds it. Every relay on the file obeys it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct StoredContract {
     /// The operation.
     pub operation: String,
     /// What its downstream promises.
+    #[cfg_attr(feature = "serde", serde(flatten, serialize_with = "json::downstream"))]
     pub downstream: Downstream,
     /// What a dead row does to later rows of its ordering key.
     pub on_dead: OnDead,
@@ -137,14 +141,19 @@ pub struct StoredContract {
     /// At most so many in flight, over all relays.
     pub max_in_flight: Option<usize>,
     /// At most so many sends in such a time, over all relays.
+    #[cfg_attr(feature = "serde", serde(flatten, serialize_with = "json::rate"))]
     pub rate: Option<(u32, Duration)>,
     /// At most so many sends in any stretch of such a time, over all relays.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::budget"))]
     pub max_per: Option<(u64, Duration)>,
     /// At most so much cost in any stretch of such a time, over all relays.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::budget"))]
     pub max_cost: Option<(u64, Duration)>,
     /// The same as `max_per`, for each tenant.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::budget"))]
     pub max_per_tenant: Option<(u64, Duration)>,
     /// The same as `max_cost`, for each tenant.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::budget"))]
     pub max_cost_per_tenant: Option<(u64, Duration)>,
     /// Who or what has paused it. Its intents wait then, and use up nothing.
     pub paused: Option<PauseKind>,

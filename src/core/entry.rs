@@ -5,6 +5,7 @@ use super::status::Status;
 
 /// One intent as `outbox_status` shows it. The payload and headers are not part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Entry {
     /// The row id in `outbox`.
@@ -45,24 +46,33 @@ pub struct Entry {
     pub finished_at: Option<i64>,
     /// Whether a relay has ever registered its operation. Otherwise it waits.
     pub registered: bool,
-    /// The stored proof, once it is settled. This and what follows is only read for a single
-    /// intent, never in a list.
+    /// The stored proof, once the intent is settled. The proof and the fields below it are read for
+    /// a single intent only, never in a list, and are left out of JSON where they are empty.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub receipt: Option<Receipt>,
     /// The HTTP method.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub method: Option<String>,
     /// The payload's media type.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub content_type: Option<String>,
     /// The payload's length in bytes; `None` once it is stripped.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub payload_bytes: Option<u64>,
     /// The names of the stored headers.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Vec::is_empty"))]
     pub header_names: Vec<String>,
     /// After which nothing is sent, in UTC milliseconds.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub expires_at: Option<i64>,
     /// The intent of the same ordering key that must leave first.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub waits_behind: Option<i64>,
     /// The intent whose place it took.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub revises: Option<i64>,
     /// The newer version that took its place.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub revised_by: Option<i64>,
 }
 
@@ -89,6 +99,7 @@ pub struct Filter {
 
 /// Counts of one operation's intents.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct OperationStats {
     /// The operation.
@@ -96,6 +107,7 @@ pub struct OperationStats {
     /// Whether a relay has ever registered it. Intents of an unregistered operation wait.
     pub registered: bool,
     /// In the order of [`Status::ALL`].
+    #[cfg_attr(feature = "serde", serde(flatten, serialize_with = "super::json::counts"))]
     pub(crate) counts: [u64; Status::ALL.len()],
     /// Since when the oldest claimable intent is due, in UTC milliseconds.
     pub oldest_due_at: Option<i64>,

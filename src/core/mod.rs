@@ -19,6 +19,8 @@ pub(crate) mod entry;
 pub(crate) mod flow;
 pub(crate) mod header;
 pub(crate) mod intent;
+#[cfg(feature = "serde")]
+pub(crate) mod json;
 pub(crate) mod key;
 #[cfg_attr(not(feature = "http"), allow(dead_code))]
 pub(crate) mod lookup;

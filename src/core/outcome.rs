@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 ///
 /// Built by the HTTP handler from the response, or by a custom handler with the methods here.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Receipt {
     /// The id the provider gave to the effect.
@@ -16,6 +17,7 @@ pub struct Receipt {
     /// The HTTP status, where there was one.
     pub status: Option<u16>,
     /// Selected response headers, in the order they were received.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "super::json::headers"))]
     pub headers: Vec<(String, String)>,
     /// The response body as text, at most 16 KiB.
     pub body: Option<String>,

@@ -31,7 +31,7 @@ use crate::outbox::Outbox;
 ///     .operation("print", Operation::new(Downstream::Unprotected, print))
 ///     .workers(8)
 ///     .lease(Duration::from_secs(120))
-///     .observe(|event| println!("intent {} is {}", event.id, event.to))
+///     .observe(|event| println!("intent {} is {}", event.outbox_id, event.status))
 ///     .build()?;
 /// # relay.drain()?;
 /// # Ok(())

@@ -18,12 +18,12 @@ const MAX: usize = 100_000;
 impl Doubts {
     /// Takes note of what was committed.
     pub fn note(&mut self, event: &Event, now: Duration) {
-        if event.to == Status::Unknown {
-            if event.from != Status::Unknown {
-                self.since(event.id, event.token, now);
+        if event.status == Status::Unknown {
+            if event.from_status != Status::Unknown {
+                self.since(event.outbox_id, event.token, now);
             }
-        } else if event.from == Status::Unknown {
-            self.0.remove(&event.id);
+        } else if event.from_status == Status::Unknown {
+            self.0.remove(&event.outbox_id);
         }
     }
 

@@ -58,6 +58,7 @@ pub(super) struct Engine {
 /// What became of the rows that moved while a relay drained, or was shut down, counted as it was
 /// committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DrainReport {
     /// Attempts whose outcome was recorded.
@@ -405,10 +406,10 @@ impl Engine {
             }
             if event.kind == EventKind::DuplicateEffect {
                 let reason = event.reason.as_deref().unwrap_or_default();
-                log::error!("intent {} ({}): {reason}", event.id, event.operation);
+                log::error!("intent {} ({}): {reason}", event.outbox_id, event.operation);
             }
-            match event.to {
-                _ if event.from == event.to => {}
+            match event.status {
+                _ if event.from_status == event.status => {}
                 Status::Succeeded => self.tally.succeeded += 1,
                 Status::Pending => self.tally.retried += 1,
                 Status::Unknown => self.tally.unknown += 1,
@@ -418,18 +419,18 @@ impl Engine {
             }
             log::debug!(
                 "intent {} ({}): {} {} -> {}, attempt {}{}",
-                event.id,
+                event.outbox_id,
                 event.operation,
                 event.kind.as_str(),
-                event.from,
-                event.to,
+                event.from_status,
+                event.status,
                 event.attempt,
                 event.error_class.as_deref().map(|c| format!(", {c}")).unwrap_or_default()
             );
             for observer in &self.shared.observers {
                 if let Err(payload) = catch_unwind(AssertUnwindSafe(|| observer(event))) {
                     defuse(payload);
-                    log::error!("an observer panicked on the event of intent {}", event.id);
+                    log::error!("an observer panicked on the event of intent {}", event.outbox_id);
                 }
             }
         }

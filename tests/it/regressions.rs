@@ -152,7 +152,7 @@ fn the_handle_may_be_dropped_by_an_observer() {
         .operation("pay", world.operation(DEDUPLICATES))
         .observe(move |event| {
             drop(inner.wait().lock().unwrap().take());
-            let _ = tell.send(event.id);
+            let _ = tell.send(event.outbox_id);
         })
         .build()
         .unwrap();

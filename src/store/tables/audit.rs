@@ -77,13 +77,13 @@ pub(crate) fn insert_event(conn: &Connection, event: &NewEvent<'_>) -> Result<Ev
     let (position, seq) = statement.query_row(values, |row| Ok((row.get(0)?, row.get(1)?)))?;
     Ok(Event {
         position,
-        id: event.outbox_id,
+        outbox_id: event.outbox_id,
         seq,
         operation: intent.operation,
         at: event.at,
         kind: event.kind,
-        from: event.from,
-        to: event.to,
+        from_status: event.from,
+        status: event.to,
         attempt: event.attempt,
         claimed_at: event.claimed_at,
         token: event.token,
@@ -198,13 +198,13 @@ fn read_event(row: &Row<'_>) -> rusqlite::Result<Event> {
     let status = |word: String| word.parse().unwrap_or(Status::NeedsReview);
     Ok(Event {
         position: row.get(0)?,
-        id: row.get(1)?,
+        outbox_id: row.get(1)?,
         seq: row.get(2)?,
         operation: columns::lossy(row, 3)?,
         at: row.get(4)?,
         kind: columns::lossy(row, 5)?.parse().unwrap_or(EventKind::Unreadable),
-        from: status(columns::lossy(row, 6)?),
-        to: status(columns::lossy(row, 7)?),
+        from_status: status(columns::lossy(row, 6)?),
+        status: status(columns::lossy(row, 7)?),
         attempt: columns::counter(row, 8)?,
         claimed_at: row.get(9)?,
         token: row.get(10)?,

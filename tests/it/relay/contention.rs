@@ -95,7 +95,7 @@ fn leases_are_renewed_while_every_worker_spins_and_others_write() {
         .operation("pay", Operation::new(DEDUPLICATES, handler))
         .lease(Duration::from_millis(2100))
         .workers(4)
-        .observe(move |event| tell.send((event.id, event.to)).unwrap())
+        .observe(move |event| tell.send((event.outbox_id, event.status)).unwrap())
         .build()
         .unwrap();
     let handle = relay.start().unwrap();
@@ -142,7 +142,7 @@ fn a_handler_that_never_returns_loses_its_row() {
         .operation("pay", Operation::new(DEDUPLICATES, handler))
         .lease(Duration::from_millis(300))
         .workers(2)
-        .observe(move |event| tell.send((event.id, event.to)).unwrap())
+        .observe(move |event| tell.send((event.outbox_id, event.status)).unwrap())
         .build()
         .unwrap();
     let handle = relay.start().unwrap();

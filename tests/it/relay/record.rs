@@ -53,7 +53,7 @@ fn what_is_told_of_a_batch_is_what_the_file_holds() {
             .operation("pay", Operation::new(DEDUPLICATES, handler))
             .workers(1)
             .batch(500)
-            .observe(move |event| tells.lock().unwrap().push((event.id, event.to)))
+            .observe(move |event| tells.lock().unwrap().push((event.outbox_id, event.status)))
             .build()
             .unwrap();
         let report = relay.drain().unwrap();

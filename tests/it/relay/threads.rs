@@ -405,7 +405,7 @@ fn an_observer_that_panics_is_contained() {
         .workers(1)
         .observe(|_| panic!("the observer's bug"))
         .observe(|_| std::panic::panic_any(Grenade))
-        .observe(move |event| tells.lock().unwrap().push((event.id, event.to)))
+        .observe(move |event| tells.lock().unwrap().push((event.outbox_id, event.status)))
         .build()
         .unwrap();
     world.script.then(maybe_sent());

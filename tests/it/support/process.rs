@@ -169,7 +169,7 @@ fn relay(path: &Path, url: &str, downstream: &str, careful: bool) {
     let handle = Relay::builder(&outbox)
         .operation("pay", operation)
         .lease(Duration::from_secs(if careful { 3 } else { 30 }))
-        .observe(|event| say(format_args!("{} {}", event.id, event.to)))
+        .observe(|event| say(format_args!("{} {}", event.outbox_id, event.status)))
         .build()
         .unwrap()
         .start()

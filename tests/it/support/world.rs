@@ -137,7 +137,10 @@ impl World {
     /// The audit trail of an intent as `kind:from>to` words.
     pub fn story(&self, id: i64) -> Vec<String> {
         let trail = self.outbox.audit(id).unwrap();
-        trail.iter().map(|e| format!("{}:{}>{}", e.kind.as_str(), e.from, e.to)).collect()
+        trail
+            .iter()
+            .map(|e| format!("{}:{}>{}", e.kind.as_str(), e.from_status, e.status))
+            .collect()
     }
 }
 

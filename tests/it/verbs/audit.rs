@@ -28,9 +28,9 @@ fn an_event_says_who_asked_who_acted_and_what_was_learnt() {
     let relay = world.relay(DEDUPLICATES);
     relay.drain().unwrap();
     let [event] = &world.outbox.audit(enqueued.id()).unwrap()[..] else { panic!("one attempt") };
-    assert_eq!((event.position, event.seq, event.id), (1, 1, 1));
+    assert_eq!((event.position, event.seq, event.outbox_id), (1, 1, 1));
     assert_eq!((event.operation.as_str(), event.kind), ("pay", EventKind::Attempt));
-    assert_eq!((event.from, event.to), (Status::InFlight, Status::Pending));
+    assert_eq!((event.from_status, event.status), (Status::InFlight, Status::Pending));
     assert_eq!((event.at, event.claimed_at), (START, Some(START)), "finished and claimed");
     assert_eq!((event.attempt, event.token), (1, Some(1)));
     assert!(event.actor.as_deref().unwrap().starts_with("relay-"));
@@ -89,7 +89,9 @@ fn every_move_is_on_record_with_its_actor_and_reason() {
     let said: Vec<_> = stream(&world)
         .into_iter()
         .filter(|event| event.kind != EventKind::Attempt)
-        .map(|e| (e.id, e.kind.as_str(), e.to, e.actor.unwrap(), e.reason.unwrap_or_default()))
+        .map(|e| {
+            (e.outbox_id, e.kind.as_str(), e.status, e.actor.unwrap(), e.reason.unwrap_or_default())
+        })
         .collect();
     let by = |actor: &str, reason: &str| (actor.to_owned(), reason.to_owned());
     let expected = [

@@ -145,7 +145,7 @@ fn confirmed_with_the_id_of_another() {
             drop(relay_on(&world.second(), world.operation(Unprotected).binds_ids()));
             confirm(&world.outbox, &world.entry(other), "x").unwrap();
             let event = confirm(&world.outbox, &world.entry(FIRST), "x").unwrap();
-            assert_eq!((event.kind, event.to), (EventKind::Confirmed, Status::NeedsReview));
+            assert_eq!((event.kind, event.status), (EventKind::Confirmed, Status::NeedsReview));
             needs_review(world, FIRST, "x", other);
         });
     }
@@ -156,7 +156,7 @@ fn confirmed_with_the_id_of_another() {
         confirm(&world.outbox, &world.entry(other), "x").unwrap();
         let event = confirm(&world.outbox, &world.entry(FIRST), "x").unwrap();
         assert_eq!(event.error_class.as_deref(), Some("duplicate_id"));
-        assert_eq!((event.to, duplicates(world)), (Status::Succeeded, 0));
+        assert_eq!((event.status, duplicates(world)), (Status::Succeeded, 0));
         assert_eq!(confirm(&world.outbox, &world.entry(FIRST), "x"), None);
     });
 }
@@ -348,7 +348,7 @@ fn a_late_proof_does_not_outlive_what_a_person_decides() {
             let receipt = Receipt::new().downstream_id("ch_x");
             let confirmed =
                 outbox.transact(|tx| outbox.confirm(tx, ("", &key), &receipt, "webhook"));
-            assert_eq!(confirmed.unwrap().unwrap().to, Status::NeedsReview);
+            assert_eq!(confirmed.unwrap().unwrap().status, Status::NeedsReview);
         },
         maybe_sent(),
     );

@@ -87,7 +87,7 @@ fn request(world: &World, id: i64) -> Result<Status, Error> {
 fn requested_at(world: &World, id: i64) -> Option<i64> {
     let trail = world.outbox.audit(id).unwrap();
     let event = trail.into_iter().find(|event| event.kind == EventKind::CancelRequested)?;
-    assert_eq!((event.from, event.actor.as_deref()), (event.to, Some("alice")));
+    assert_eq!((event.from_status, event.actor.as_deref()), (event.status, Some("alice")));
     assert_eq!(event.reason.as_deref(), Some("stop it"));
     Some(event.at)
 }

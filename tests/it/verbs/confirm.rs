@@ -35,8 +35,11 @@ fn whatever_is_unsettled_is_settled_with_its_receipt() {
         }
         let world = standing.then(move |world| {
             let event = confirm(world, FIRST, &receipt("eff_1")).unwrap().unwrap();
-            assert_eq!((event.kind, event.from), (EventKind::Confirmed, standing.status()));
-            assert_eq!((event.to, event.actor.as_deref()), (Status::Succeeded, Some("webhook")));
+            assert_eq!((event.kind, event.from_status), (EventKind::Confirmed, standing.status()));
+            assert_eq!(
+                (event.status, event.actor.as_deref()),
+                (Status::Succeeded, Some("webhook"))
+            );
             assert_eq!(event.downstream_id.as_deref(), Some("eff_1"));
             let last = world.outbox.audit(FIRST).unwrap().pop();
             assert_eq!(last.as_ref(), Some(&event), "it is what is on record");
@@ -65,7 +68,7 @@ fn what_is_settled_stays_as_it_is() {
         assert_eq!(all_about(world, FIRST), before);
         // Another id is another effect. The webhook is delivered more than once.
         let event = confirm(world, FIRST, &receipt("eff_2")).unwrap().unwrap();
-        assert_eq!((event.kind, event.to), (EventKind::DuplicateEffect, Status::Succeeded));
+        assert_eq!((event.kind, event.status), (EventKind::DuplicateEffect, Status::Succeeded));
         let reason = event.reason.unwrap();
         assert!(reason.contains("eff_1") && reason.contains("eff_2"), "{reason}");
         for id in ["eff_2", "eff_1", "eff_2"] {
@@ -78,7 +81,7 @@ fn what_is_settled_stays_as_it_is() {
         Standing::Cancelled.then(move |world| {
             let receipt = id.map_or_else(Receipt::new, receipt);
             let event = confirm(world, FIRST, &receipt).unwrap().unwrap();
-            assert_eq!((event.from, event.to), (Status::Cancelled, Status::Cancelled));
+            assert_eq!((event.from_status, event.status), (Status::Cancelled, Status::Cancelled));
             assert!(event.reason.unwrap().contains("was carried out"));
             assert_eq!(confirm(world, FIRST, &receipt).unwrap(), None, "once");
             assert_eq!(world.entry(FIRST).status, Status::Cancelled);
@@ -246,7 +249,7 @@ fn a_key_is_that_of_its_tenant() {
         let error = confirm(tenant, key).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     }
-    assert_eq!(confirm("acme", "mine").unwrap().unwrap().id, ids[1]);
+    assert_eq!(confirm("acme", "mine").unwrap().unwrap().outbox_id, ids[1]);
     assert_eq!(world.entry(ids[0]).status, Status::Pending);
     let long = "x".repeat(1025);
     for id in ["", "a\0b", &long] {

@@ -55,7 +55,10 @@ fn which_statuses_may_be_replayed() {
         assert_eq!((entry.status, entry.attempts), (Status::Pending, 0));
         assert_eq!(entry.next_attempt_at, Some(START));
         let event = world.outbox.audit(1).unwrap().pop().unwrap();
-        assert_eq!((event.kind.as_str(), event.from.as_str()), ("replayed", status.as_str()));
+        assert_eq!(
+            (event.kind.as_str(), event.from_status.as_str()),
+            ("replayed", status.as_str())
+        );
         assert_eq!(
             (event.actor.as_deref(), event.reason.as_deref()),
             (Some("alice"), Some("fixed"))

@@ -54,7 +54,10 @@ fn the_key_goes_on_and_the_skipped_one_stays_where_it_is() {
         assert_eq!(sent(&world), ["1", "2", "3"]);
         assert_eq!(world.entry(1).status, status);
         let event = world.outbox.audit(1).unwrap().pop().unwrap();
-        assert_eq!((event.kind, event.from, event.to), (EventKind::Skipped, status, status));
+        assert_eq!(
+            (event.kind, event.from_status, event.status),
+            (EventKind::Skipped, status, status)
+        );
         assert_eq!(
             (event.actor.as_deref(), event.reason.as_deref()),
             (Some("ann"), Some("it is urgent"))

@@ -175,8 +175,8 @@ fn confirm<'a>(
         }
         Ok(Some(event)) => {
             answer.outcome = outcome(&event);
-            answer.id = Some(event.id);
-            answer.status = Some(event.to.as_str());
+            answer.id = Some(event.outbox_id);
+            answer.status = Some(event.status.as_str());
             answer.reason = event.reason;
         }
         Err(error) => {
@@ -201,7 +201,7 @@ fn confirm<'a>(
 fn outcome(event: &Event) -> &'static str {
     if event.kind == EventKind::DuplicateEffect {
         "duplicate_effect"
-    } else if event.error_class.is_some() || event.to != Status::Succeeded {
+    } else if event.error_class.is_some() || event.status != Status::Succeeded {
         // The id is another intent's, or it was cancelled: a person must look.
         "needs_review"
     } else {

@@ -37,13 +37,13 @@ impl<'a> From<&'a Event> for Move<'a> {
     fn from(event: &'a Event) -> Self {
         Self {
             position: event.position,
-            outbox_id: event.id,
+            outbox_id: event.outbox_id,
             seq: event.seq,
             operation: &event.operation,
             at: event.at,
             kind: event.kind.as_str(),
-            from_status: event.from.as_str(),
-            status: event.to.as_str(),
+            from_status: event.from_status.as_str(),
+            status: event.status.as_str(),
             attempt: event.attempt,
             claimed_at: event.claimed_at,
             token: event.token,
@@ -65,7 +65,7 @@ pub fn line(event: &Event) -> String {
         "{}  #{}  intent {} ({})  {}",
         time(event.at),
         event.position,
-        event.id,
+        event.outbox_id,
         escape(&event.operation),
         what(event)
     );
@@ -128,10 +128,10 @@ fn what(event: &Event) -> String {
         (EventKind::DuplicateEffect, _) => "DUPLICATE EFFECT".into(),
         (kind, _) => kind.as_str().replace('_', " "),
     };
-    let mut text = if event.from == event.to {
-        format!("{name}: still {}", event.to)
+    let mut text = if event.from_status == event.status {
+        format!("{name}: still {}", event.status)
     } else {
-        format!("{name}: {} -> {}", event.from, event.to)
+        format!("{name}: {} -> {}", event.from_status, event.status)
     };
     if let Some(actor) = &event.actor {
         let _ = write!(text, ", by {}", escape(actor));

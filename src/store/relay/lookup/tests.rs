@@ -240,15 +240,17 @@ fn play(order: &[Meanwhile]) {
     let trail = audit::audit(&scene.conn(), 1).unwrap();
     assert_eq!(entry.status, Status::Succeeded, "{order:?}: {trail:#?}");
     assert_eq!(entry.downstream_id.as_deref(), Some("eff"), "{order:?}");
-    let settled =
-        trail.iter().filter(|e| e.to == Status::Succeeded && e.from != Status::Succeeded).count();
+    let settled = trail
+        .iter()
+        .filter(|e| e.status == Status::Succeeded && e.from_status != Status::Succeeded)
+        .count();
     assert_eq!(settled, 1, "{order:?}: {trail:#?}");
     assert_eq!(scene.number("SELECT sum(total) FROM outbox_settled"), 1, "{order:?}");
     assert_eq!(scene.number("SELECT count(*) FROM outbox_lease"), 0, "{order:?}");
     assert_eq!(scene.number("SELECT count(*) FROM outbox_lost"), 0, "{order:?}");
     let connected = trail.windows(2).all(|pair| {
-        pair[1].from == pair[0].to
-            || (pair[0].to == Status::Pending && pair[1].from == Status::InFlight)
+        pair[1].from_status == pair[0].status
+            || (pair[0].status == Status::Pending && pair[1].from_status == Status::InFlight)
     });
     assert!(connected, "{order:?}: {trail:#?}");
 }

@@ -198,8 +198,8 @@ fn wait_until_decided(outbox: &Outbox, ids: &[i64], events: &Receiver<Event>) ->
                 format!("{} are not decided after {PATIENCE:?}", count(open.len(), "intent"));
             return Err(Failure::failed(format!("{text}, in {}", outbox.path())));
         };
-        if !matches!(event.to, Status::Pending | Status::InFlight | Status::Unknown) {
-            open.remove(&event.id);
+        if !matches!(event.status, Status::Pending | Status::InFlight | Status::Unknown) {
+            open.remove(&event.outbox_id);
         }
     }
     Ok(())

@@ -47,8 +47,8 @@ pub fn run(out: Out, outbox: &Outbox, args: &RelayArgs) -> Result<()> {
 
 /// What a person must see to is a warning, and so is logged unasked.
 fn log_event(event: &Event) {
-    let level = match event.to {
-        _ if event.from == event.to => log::Level::Info,
+    let level = match event.status {
+        _ if event.from_status == event.status => log::Level::Info,
         Status::Dead | Status::Unknown | Status::NeedsReview => log::Level::Warn,
         _ => log::Level::Info,
     };
@@ -59,11 +59,11 @@ fn log_event(event: &Event) {
     log::log!(
         level,
         "intent {} ({}): {}, {} -> {}{}",
-        event.id,
+        event.outbox_id,
         escape(&event.operation),
         event.kind.as_str(),
-        event.from,
-        event.to,
+        event.from_status,
+        event.status,
         class.map(|class| format!(", {}", escape(class))).unwrap_or_default()
     );
 }

@@ -47,9 +47,9 @@ impl Totals {
             counts.attempts += 1;
             counts.finished += u64::from(self.is_stopping.load(Ordering::Acquire));
         }
-        match event.to {
+        match event.status {
             // A look-up that does not tell, for one.
-            _ if event.from == event.to => {}
+            _ if event.from_status == event.status => {}
             Status::Succeeded => counts.succeeded += 1,
             Status::Pending => counts.retried += 1,
             Status::Unknown => counts.unknown += 1,

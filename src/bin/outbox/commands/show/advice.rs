@@ -126,7 +126,7 @@ fn may_replay(outbox: &Outbox, id: i64) -> Result<bool> {
 fn blocks(entry: &Entry, events: &[Event], contract: Option<&Contract>) -> bool {
     let goes_on = entry.status == Status::Dead
         && contract.is_some_and(|contract| contract.on_dead == "continue");
-    let mut since = events.iter().rev().take_while(|event| event.to != Status::Pending);
+    let mut since = events.iter().rev().take_while(|event| event.status != Status::Pending);
     let is_skipped = since.any(|event| event.kind == EventKind::Skipped);
     entry.ordering_key.is_some() && !goes_on && !is_skipped
 }
