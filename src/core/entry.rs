@@ -76,8 +76,16 @@ pub struct Entry {
     pub revised_by: Option<i64>,
 }
 
-/// Which intents an operator means. All conditions must hold; the default means every intent.
+/// Which intents are meant. All conditions must hold; the default means every intent.
+///
+/// ```
+/// use sqlite_outbox::{Filter, Status};
+///
+/// let dead_mails = Filter::default().status(Status::Dead).operation("mail.send").limit(100);
+/// assert_eq!(dead_mails.limit, Some(100));
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Filter {
     /// Only the intents with these row ids; empty means any.
     pub ids: Vec<i64>,
@@ -95,6 +103,64 @@ pub struct Filter {
     pub after: Option<i64>,
     /// At most so many; defaults to no limit.
     pub limit: Option<usize>,
+}
+
+impl Filter {
+    /// Only these intents, by row id. None means every intent.
+    #[must_use]
+    pub fn ids(mut self, ids: impl IntoIterator<Item = i64>) -> Self {
+        self.ids = ids.into_iter().collect();
+        self
+    }
+
+    /// Only intents in this status.
+    #[must_use]
+    pub fn status(mut self, status: Status) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    /// Only intents of this operation.
+    #[must_use]
+    pub fn operation(mut self, operation: impl Into<String>) -> Self {
+        self.operation = Some(operation.into());
+        self
+    }
+
+    /// Only intents of this tenant.
+    #[must_use]
+    pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
+        self.tenant = Some(tenant.into());
+        self
+    }
+
+    /// Only intents on this entity.
+    #[must_use]
+    pub fn entity(mut self, entity: impl Into<String>) -> Self {
+        self.entity = Some(entity.into());
+        self
+    }
+
+    /// Only intents created at or after this time, in UTC milliseconds.
+    #[must_use]
+    pub fn created_since(mut self, at: i64) -> Self {
+        self.created_since = Some(at);
+        self
+    }
+
+    /// Only intents with a greater id, for reading page by page.
+    #[must_use]
+    pub fn after(mut self, id: i64) -> Self {
+        self.after = Some(id);
+        self
+    }
+
+    /// At most so many intents. Defaults to no limit.
+    #[must_use]
+    pub fn limit(mut self, limit: usize) -> Self {
+        self.limit = Some(limit);
+        self
+    }
 }
 
 /// Counts of one operation's intents.

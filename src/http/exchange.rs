@@ -7,8 +7,8 @@ use http::{Method, Request, Version, header};
 use ureq::tls::TlsConfig;
 use ureq::{Agent, Body, Timeout};
 
-use super::Timeouts;
 use super::resolve::{GuardedResolver, ResolveError, Trust};
+use super::timeouts::Timeouts;
 use super::transport::{self, CountingConnector};
 use crate::core::classify::{Answer, BodyEnd};
 use crate::core::outcome::{Failure, Outcome, RECEIPT_BODY_MAX};

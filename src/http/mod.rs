@@ -7,6 +7,7 @@ mod request;
 mod resolve;
 #[cfg(test)]
 mod tests;
+mod timeouts;
 mod transport;
 
 use std::fmt;
@@ -19,6 +20,7 @@ use ureq::tls::TlsConfig;
 
 use self::lookup::Lookup;
 use self::resolve::Trust;
+pub use self::timeouts::Timeouts;
 use crate::clock::{Clock, SystemClock};
 use crate::core::classify::{Answer, OnConflict, Rules, classify};
 use crate::core::endpoint::{check_endpoint, origin};
@@ -66,59 +68,6 @@ pub struct Http {
     lookup: Lookup,
     /// Made from all of the above when the first intent is sent.
     agent: OnceLock<ureq::Agent>,
-}
-
-/// How long each phase of an attempt may take. A phase of zero counts as one millisecond.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timeouts {
-    /// Finding the host's addresses. Defaults to 5 s.
-    pub resolve: Duration,
-    /// Connecting, with the TLS handshake. Defaults to 5 s.
-    pub connect: Duration,
-    /// Sending the request. Defaults to 15 s.
-    pub send: Duration,
-    /// From the end of the request to the end of the response's headers. Defaults to 30 s.
-    pub response: Duration,
-    /// Reading the response's body. Defaults to 5 s.
-    pub body: Duration,
-}
-
-impl Default for Timeouts {
-    fn default() -> Self {
-        Self {
-            resolve: Duration::from_secs(5),
-            connect: Duration::from_secs(5),
-            send: Duration::from_secs(15),
-            response: Duration::from_secs(30),
-            body: Duration::from_secs(5),
-        }
-    }
-}
-
-impl Timeouts {
-    /// The longest an attempt may take: the sum of the phases.
-    pub fn total(&self) -> Duration {
-        [self.connect, self.send, self.response, self.body]
-            .into_iter()
-            .fold(self.resolve, Duration::saturating_add)
-    }
-
-    /// The time to send, split into head and body, which the transport times one by one.
-    fn send_parts(&self) -> (Duration, Duration) {
-        let head = self.send / 3;
-        (head, self.send.saturating_sub(head))
-    }
-
-    fn at_least_a_moment(self) -> Self {
-        let moment = Duration::from_millis(1);
-        Self {
-            resolve: self.resolve.max(moment),
-            connect: self.connect.max(moment),
-            send: self.send.max(moment * 3),
-            response: self.response.max(moment),
-            body: self.body.max(moment),
-        }
-    }
 }
 
 impl Default for Http {

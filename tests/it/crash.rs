@@ -248,7 +248,7 @@ fn finish(scene: &Scene) {
     let _relay = scene.relay("/ok", "deduplicates");
     let (mut least, mut since) = (i64::MAX, std::time::Instant::now());
     loop {
-        let review = Filter { status: Some(Status::NeedsReview), ..Filter::default() };
+        let review = Filter::default().status(Status::NeedsReview);
         scene.outbox.replay_all(&review, "test", false).unwrap();
         let left = scene.number("SELECT count(*) FROM outbox_lease");
         if left == 0 {

@@ -32,7 +32,7 @@ fn assert_delivered(world: &World, prefix: &str, keys: &[String]) {
     }
     // Draining goes on for rows that come due one after the other in their line.
     assert_eq!(world.drain_now(DEDUPLICATES).succeeded, 20);
-    let filter = Filter { status: Some(Status::Succeeded), ..Filter::default() };
+    let filter = Filter::default().status(Status::Succeeded);
     assert_eq!(world.outbox.list(&filter).unwrap().len(), 20);
     assert_eq!(world.number("SELECT count(*) FROM orders"), 20);
 }

@@ -9,7 +9,7 @@ use crate::world::{DEDUPLICATES, World, exact_backoff, pay};
 
 fn http() -> Http {
     let short = Duration::from_millis(300);
-    Http::new().timeouts(Timeouts { response: short, body: short, ..Timeouts::default() })
+    Http::new().timeouts(Timeouts::default().response(short).body(short))
 }
 
 fn relay(world: &World, downstream: Downstream, http: Http) -> Relay {

@@ -147,7 +147,7 @@ fn listing_reads_no_payloads() {
     outbox.transact(enqueue).unwrap();
 
     let before = bytes_read();
-    let filter = Filter { created_since: Some(1), ..Filter::default() };
+    let filter = Filter::default().created_since(1);
     assert_eq!(outbox.list(&filter).unwrap().len(), 64);
     let read = bytes_read() - before;
     assert!(read < 4 * PAYLOAD_MAX as u64, "{read} bytes");

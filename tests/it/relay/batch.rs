@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use sqlite_outbox::Downstream::Unprotected;
-use sqlite_outbox::{Backoff, Operation, Relay, Status, Timeouts};
+use sqlite_outbox::{Backoff, Operation, Relay, Status};
 
 use crate::wire::{Wire, http, short};
 use crate::world::{DEDUPLICATES, exact_backoff, pay};
@@ -158,9 +158,9 @@ fn a_downstream_that_is_silent_ends_by_the_time_out_and_holds_nobody_up() {
 fn the_configured_time_is_the_one_in_force() {
     let wire = Wire::new();
     let id = wire.world.enqueue(&pay("order-1"));
-    let patient = Timeouts { response: Duration::from_secs(20), ..short() };
+    let patient = short().response(Duration::from_secs(20));
     let brief = Duration::from_millis(250);
-    let patient = Timeouts { resolve: brief, connect: brief, send: brief, body: brief, ..patient };
+    let patient = patient.resolve(brief).connect(brief).send(brief).body(brief);
     let relay = wire.relay(Unprotected, wire.to("/slow/700").timeouts(patient));
     relay.drain().unwrap();
     let entry = wire.world.entry(id);

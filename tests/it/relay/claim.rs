@@ -189,7 +189,7 @@ fn a_row_that_kills_its_process_is_found() {
     let relay = relay_on(
         &world.outbox,
         Operation::new(DEDUPLICATES, move |delivery: &Delivery| {
-            let in_flight = Filter { status: Some(Status::InFlight), ..Filter::default() };
+            let in_flight = Filter::default().status(Status::InFlight);
             let held = outbox.list(&in_flight).unwrap().len();
             counts.lock().unwrap().push((delivery.id(), held));
             if delivery.id() == 1 { transient() } else { succeeded("ok") }
@@ -322,8 +322,7 @@ fn unprotected_rows_are_claimed_one_for_each_idle_worker() {
     let handler = || {
         let (notes, outbox) = (Arc::clone(&most), world.second());
         move |_: &Delivery| {
-            let in_flight = Some(Status::InFlight);
-            let held = outbox.list(&Filter { status: in_flight, ..Filter::default() }).unwrap();
+            let held = outbox.list(&Filter::default().status(Status::InFlight)).unwrap();
             let unprotected = held.iter().filter(|entry| entry.operation != "safe").count();
             let mut most = notes.lock().unwrap();
             *most = unprotected.max(*most);

@@ -69,7 +69,7 @@ fn a_draining_relay_lets_callers_write() {
     waits.sort();
     println!("median {:?}, p99 {:?}, max {:?}", waits[100], waits[198], waits[199]);
     assert!(waits[198] < Duration::from_secs(1), "{waits:?}");
-    let succeeded = Filter { status: Some(Status::Succeeded), ..Filter::default() };
+    let succeeded = Filter::default().status(Status::Succeeded);
     assert_eq!(world.outbox.list(&succeeded).unwrap().len(), 2200);
 }
 

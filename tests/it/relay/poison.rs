@@ -42,7 +42,7 @@ fn a_row_that_cannot_be_read_is_parked() {
         assert_eq!(world.story(bad_one), ["unreadable:pending>needs_review"]);
         assert_eq!(world.script.seen().len(), 4);
         // It is still listed, shown, counted, and may be acted on.
-        let parked = Filter { status: Some(Status::NeedsReview), ..Filter::default() };
+        let parked = Filter::default().status(Status::NeedsReview);
         assert_eq!(world.outbox.list(&parked).unwrap().len(), 1);
         assert_eq!(world.outbox.list(&Filter::default()).unwrap().len(), 5);
         assert_eq!(world.outbox.stats().unwrap().len(), 1);
@@ -82,7 +82,7 @@ fn mixed_shapes_are_listed() {
          VALUES ('c', '2', 'k4', 'free text', 'text/plain');",
     );
     assert_eq!(world.outbox.list(&Filter::default()).unwrap().len(), 4);
-    let only = Filter { operation: Some("c".into()), ..Filter::default() };
+    let only = Filter::default().operation("c");
     assert_eq!(world.outbox.list(&only).unwrap().len(), 2);
     assert_eq!(world.outbox.stats().unwrap().len(), 3);
 }

@@ -42,7 +42,7 @@ fn relay_with(world: &World, workers: usize, handler: impl Handler + 'static) ->
 }
 
 fn count(world: &World, status: Status) -> usize {
-    let filter = Filter { status: Some(status), ..Filter::default() };
+    let filter = Filter::default().status(status);
     world.outbox.list(&filter).unwrap().len()
 }
 

@@ -142,13 +142,12 @@ fn relay(path: &Path, url: &str, downstream: &str, careful: bool) {
         _ => Downstream::DeduplicatesByKey { window: WINDOW },
     };
     let short = Duration::from_millis(400);
-    let timeouts = Timeouts {
-        resolve: short,
-        connect: short,
-        send: short,
-        response: Duration::from_secs(if careful { 1 } else { 20 }),
-        body: short,
-    };
+    let timeouts = Timeouts::default()
+        .resolve(short)
+        .connect(short)
+        .send(short)
+        .response(Duration::from_secs(if careful { 1 } else { 20 }))
+        .body(short);
     let http = Http::new()
         .endpoint(url)
         .unwrap()

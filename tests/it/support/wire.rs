@@ -85,7 +85,7 @@ impl Wire {
         self.world.advance(3600);
         self.drain(Downstream::Unprotected, path);
         for status in [Status::Unknown, Status::NeedsReview, Status::Pending] {
-            let filter = Filter { status: Some(status), ..Filter::default() };
+            let filter = Filter::default().status(status);
             self.world.outbox.replay_all(&filter, "test", false).unwrap();
         }
         let clock = self.world.clock.clone();
@@ -106,7 +106,7 @@ pub fn seeing(operation: Operation) -> Operation {
 /// A transport for intents that name an endpoint on loopback.
 pub fn http() -> Http {
     let long = Duration::from_secs(10);
-    let timeouts = Timeouts { response: long, body: long, ..Timeouts::default() };
+    let timeouts = Timeouts::default().response(long).body(long);
     Http::new().timeouts(timeouts).allow_addresses(["127.0.0.0/8"]).unwrap()
 }
 
@@ -118,7 +118,7 @@ pub fn hasty() -> Http {
 /// Short where a test waits for the end of a phase.
 pub fn short() -> Timeouts {
     let short = Duration::from_millis(200);
-    Timeouts { response: short, body: short, ..Timeouts::default() }
+    Timeouts::default().response(short).body(short)
 }
 
 /// A relay with one worker and delays of 1 s, 2 s, 4 s for the operation `pay`.

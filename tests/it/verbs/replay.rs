@@ -113,7 +113,7 @@ fn many(world: &World, count: usize) {
 }
 
 fn dead() -> Filter {
-    Filter { status: Some(Status::Dead), ..Filter::default() }
+    Filter::default().status(Status::Dead)
 }
 
 /// Those that were replayed, of all that matched.
@@ -163,7 +163,7 @@ fn an_outage_is_made_good_by_one_command() {
         relay_on(&world.outbox, operation()).drain().unwrap();
         world.advance(60);
     }
-    let window = Filter { created_since: Some(began), ..dead() };
+    let window = dead().created_since(began);
     assert_eq!(world.outbox.list(&window).unwrap().len(), 100);
     let deleted = Connection::open(world.path()).unwrap().execute("DELETE FROM outbox", []);
     assert!(deleted.unwrap_err().to_string().contains("cannot be deleted"));
@@ -221,18 +221,18 @@ fn a_filter_narrows_it() {
     world.script.then(rejected());
     world.drain(DEDUPLICATES);
     let ids = |filter: &Filter| replayed(&world.outbox.replay_all(filter, "a", true).unwrap());
-    let tenant = |name: &str| Filter { tenant: Some(name.into()), ..dead() };
+    let tenant = |name: &str| dead().tenant(name);
     assert_eq!(ids(&tenant("odd")).len(), 601);
     assert_eq!(ids(&tenant("nobody")).len(), 0);
-    assert_eq!(ids(&Filter { operation: Some("mail".into()), ..dead() }).len(), 0);
-    assert_eq!(ids(&Filter { entity: Some("7".into()), ..dead() }), [8]);
-    assert_eq!(ids(&Filter { created_since: Some(START + 1), ..dead() }), [1201]);
-    assert_eq!(ids(&Filter { after: Some(1190), ..dead() }).len(), 11);
+    assert_eq!(ids(&dead().operation("mail")).len(), 0);
+    assert_eq!(ids(&dead().entity("7")), [8]);
+    assert_eq!(ids(&dead().created_since(START + 1)), [1201]);
+    assert_eq!(ids(&dead().after(1190)).len(), 11);
     for limit in [0, 1, 499, 500, 501, 1000] {
-        let limited = Filter { limit: Some(limit), ..dead() };
+        let limited = dead().limit(limit);
         assert_eq!(ids(&limited), (1..=i64::try_from(limit).unwrap()).collect::<Vec<_>>());
     }
-    let few = Filter { limit: Some(3), ..tenant("odd") };
+    let few = tenant("odd").limit(3);
     let matched = world.outbox.replay_all(&few, "a", false).unwrap();
     assert_eq!(replayed(&matched), [2, 4, 6]);
     assert_eq!(world.number("SELECT count(*) FROM outbox_lease WHERE state = 'pending'"), 3);

@@ -60,20 +60,18 @@ impl<'a> From<&'a Entry> for Row<'a> {
 }
 
 pub fn filter(args: &FilterArgs) -> Filter {
-    Filter {
-        ids: Vec::new(),
-        status: args.status,
-        operation: args.operation.clone(),
-        tenant: args.tenant.clone(),
-        entity: args.entity.clone(),
-        created_since: args.since,
-        after: None,
-        limit: None,
-    }
+    let mut filter = Filter::default();
+    filter.status = args.status;
+    filter.operation.clone_from(&args.operation);
+    filter.tenant.clone_from(&args.tenant);
+    filter.entity.clone_from(&args.entity);
+    filter.created_since = args.since;
+    filter
 }
 
 pub fn run(out: Out, outbox: &Outbox, args: &ListArgs, show_secrets: bool) -> Result<()> {
-    let filter = Filter { after: args.after, limit: Some(args.limit), ..filter(&args.filter) };
+    let mut filter = filter(&args.filter).limit(args.limit);
+    filter.after = args.after;
     let mut entries = outbox.list(&filter)?;
     if !show_secrets {
         entries.iter_mut().for_each(hide_path);

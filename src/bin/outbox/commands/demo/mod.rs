@@ -157,7 +157,12 @@ fn take_orders(outbox: &Outbox) -> Result<Vec<i64>> {
 fn relay(outbox: &Outbox, service: &PaymentService) -> Result<(Relay, Receiver<Event>)> {
     let moment = |ms| {
         let moment = Duration::from_millis(ms);
-        Timeouts { resolve: moment, connect: moment, send: moment, response: moment, body: moment }
+        Timeouts::default()
+            .resolve(moment)
+            .connect(moment)
+            .send(moment)
+            .response(moment)
+            .body(moment)
     };
     let http =
         |ms| Ok::<_, Failure>(Http::new().endpoint(&service.endpoint())?.timeouts(moment(ms)));

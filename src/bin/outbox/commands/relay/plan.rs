@@ -323,13 +323,12 @@ fn timeouts(table: Option<&TimeoutsTable>) -> Timeouts {
     let usual = Timeouts::default();
     let Some(table) = table else { return usual };
     let or = |given: Option<Period>, usual| given.map_or(usual, |period| period.0);
-    Timeouts {
-        resolve: or(table.resolve, usual.resolve),
-        connect: or(table.connect, usual.connect),
-        send: or(table.send, usual.send),
-        response: or(table.response, usual.response),
-        body: or(table.body, usual.body),
-    }
+    Timeouts::default()
+        .resolve(or(table.resolve, usual.resolve))
+        .connect(or(table.connect, usual.connect))
+        .send(or(table.send, usual.send))
+        .response(or(table.response, usual.response))
+        .body(or(table.body, usual.body))
 }
 
 fn backoff(place: &Place<'_>, table: &BackoffTable) -> Result<Backoff> {

@@ -1,0 +1,100 @@
+//! How long each phase of an HTTP attempt may take.
+
+use std::time::Duration;
+
+/// How long each phase of an attempt may take. A phase of zero counts as one millisecond.
+///
+/// ```
+/// use std::time::Duration;
+/// use sqlite_outbox::Timeouts;
+///
+/// let patient = Timeouts::default().response(Duration::from_secs(50));
+/// assert_eq!(patient.total(), Duration::from_secs(5 + 5 + 15 + 50 + 5));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Timeouts {
+    /// Finding the host's addresses. Defaults to 5 s.
+    pub resolve: Duration,
+    /// Connecting, with the TLS handshake. Defaults to 5 s.
+    pub connect: Duration,
+    /// Sending the request. Defaults to 15 s.
+    pub send: Duration,
+    /// From the end of the request to the end of the response's headers. Defaults to 30 s.
+    pub response: Duration,
+    /// Reading the response's body. Defaults to 5 s.
+    pub body: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            resolve: Duration::from_secs(5),
+            connect: Duration::from_secs(5),
+            send: Duration::from_secs(15),
+            response: Duration::from_secs(30),
+            body: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Timeouts {
+    /// Sets the time to find the host's addresses.
+    #[must_use]
+    pub fn resolve(mut self, limit: Duration) -> Self {
+        self.resolve = limit;
+        self
+    }
+
+    /// Sets the time to connect, with the TLS handshake.
+    #[must_use]
+    pub fn connect(mut self, limit: Duration) -> Self {
+        self.connect = limit;
+        self
+    }
+
+    /// Sets the time to send the request.
+    #[must_use]
+    pub fn send(mut self, limit: Duration) -> Self {
+        self.send = limit;
+        self
+    }
+
+    /// Sets the time from the end of the request to the end of the response's headers.
+    #[must_use]
+    pub fn response(mut self, limit: Duration) -> Self {
+        self.response = limit;
+        self
+    }
+
+    /// Sets the time to read the response's body.
+    #[must_use]
+    pub fn body(mut self, limit: Duration) -> Self {
+        self.body = limit;
+        self
+    }
+
+    /// The longest an attempt may take: the sum of the phases.
+    pub fn total(&self) -> Duration {
+        [self.connect, self.send, self.response, self.body]
+            .into_iter()
+            .fold(self.resolve, Duration::saturating_add)
+    }
+
+    /// The time to send, split into head and body, which the transport times one by one.
+    pub(super) fn send_parts(&self) -> (Duration, Duration) {
+        let head = self.send / 3;
+        (head, self.send.saturating_sub(head))
+    }
+
+    pub(super) fn at_least_a_moment(self) -> Self {
+        let moment = Duration::from_millis(1);
+        Self {
+            resolve: self.resolve.max(moment),
+            connect: self.connect.max(moment),
+            send: self.send.max(moment * 3),
+            response: self.response.max(moment),
+            body: self.body.max(moment),
+        }
+    }
+}
