@@ -14,9 +14,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [db, endpoint] = &words[..] else { return Err("usage: relay DB ENDPOINT".into()) };
 
-    let mut http = Http::new().endpoint(endpoint)?;
+    let mut http = Http::new().endpoint(endpoint);
     if let Ok(key) = std::env::var("STRIPE_KEY") {
-        http = http.header("authorization", &format!("Bearer {key}"))?; // sent, and never stored
+        http = http.header("authorization", &format!("Bearer {key}")); // sent, and never stored
     }
     // The provider remembers a key for a day: a request may be repeated within it.
     let window = Duration::from_secs(24 * 3600);
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let outbox = Outbox::open(db)?;
     let relay = Relay::builder(&outbox)
         .operation("stripe.charge", charges)
-        .observe(|event| println!("intent {}: {} -> {}", event.id, event.from, event.to))
+        .observe(|event| println!("intent {}: {}", event.outbox_id, event.status))
         .build()?
         .start()?;
     println!("sending what is in {db}; press Enter to stop");

@@ -10,6 +10,7 @@ use crate::core::decide::Facts;
 use crate::core::key;
 use crate::core::millis;
 use crate::core::outcome::{Failure, Finding, Outcome};
+use crate::error::Result;
 
 /// Carries out intents of one operation. A closure `Fn(&Delivery) -> Outcome` is a handler.
 ///
@@ -48,6 +49,15 @@ use crate::core::outcome::{Failure, Finding, Outcome};
 pub trait Handler: Send + Sync {
     /// Makes one attempt.
     fn deliver(&self, delivery: &Delivery) -> Outcome;
+
+    /// Says which part of the configuration cannot be accepted. Asked once, when a relay is built;
+    /// its error then names the operation. Defaults to nothing.
+    ///
+    /// # Errors
+    /// The configuration cannot be accepted.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// The longest one attempt may take. The lease must be longer, and nothing is sent whose
     /// attempt could end after the downstream has forgotten the key. An attempt that overruns it

@@ -106,7 +106,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Only these intents, by row id. None means every intent.
+    /// Only the intents with these row ids; an empty list means any.
     #[must_use]
     pub fn ids(mut self, ids: impl IntoIterator<Item = i64>) -> Self {
         self.ids = ids.into_iter().collect();

@@ -68,8 +68,8 @@ mod tests {
     use super::*;
     use crate::core::contract::{OnDead, StoredContract};
     use crate::core::entry::OperationStats;
-    use crate::core::flow::PauseKind;
     use crate::core::outcome::Receipt;
+    use crate::core::pause::PauseKind;
 
     #[test]
     fn contract_is_flat_and_in_milliseconds() {

@@ -13,7 +13,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::core::endpoint::{LOOKUP_PLACEHOLDERS, check_template, expand, origin};
 use crate::core::lookup::{LookupRules, classify_lookup};
 use crate::core::outcome::{Failure, Finding, Outcome};
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::handler::Delivery;
 
 /// Without one of these every intent would be answered alike.
@@ -25,7 +25,7 @@ pub(super) struct Lookup {
     /// With placeholders; `None` where nothing can be asked.
     url: Option<String>,
     rules: LookupRules,
-    agent: OnceLock<ureq::Agent>,
+    pub agent: OnceLock<ureq::Agent>,
 }
 
 impl Default for Lookup {
@@ -38,11 +38,6 @@ impl Default for Lookup {
 impl Lookup {
     pub fn is_configured(&self) -> bool {
         self.url.is_some()
-    }
-
-    /// An agent made before a change does not know of it.
-    pub fn changed(&mut self) {
-        self.agent = OnceLock::new();
     }
 }
 
@@ -57,48 +52,41 @@ impl Http {
     /// lags behind by more than the [settle delay](crate::Operation::settle_delay), would double the
     /// effect. Every other answer does not tell.
     ///
-    /// # Errors
-    ///
-    /// [`Invalid`](crate::ErrorKind::Invalid) unless it is an `https` or `http` URL of at most
-    /// 2048 bytes, without user name and fragment, in which the key, the entity or the provider's id
-    /// stands.
-    pub fn reconcile_by_get(mut self, url: &str) -> Result<Self> {
-        check_template(url, LOOKUP_PLACEHOLDERS).map_err(|e| renamed(&e, "reconcile.get"))?;
-        let names_it = |placeholder: &&str| url.contains(*placeholder);
-        if !NAMES_IT.iter().any(names_it) {
-            let why =
-                format!("must say which intent is meant: put {} into it", NAMES_IT.join(" or "));
-            return Err(Error::invalid("reconcile.get", why));
-        }
-        self.lookup.url = Some(url.to_owned());
-        Ok(self.changed())
+    /// Must be an `https` or `http` URL of at most 2048 bytes, without user name and fragment, in which
+    /// the key, the entity or the provider's id stands.
+    #[must_use]
+    pub fn reconcile_by_get(self, url: &str) -> Self {
+        self.set(|http| {
+            check_template(url, LOOKUP_PLACEHOLDERS).map_err(|e| renamed(&e, "reconcile.get"))?;
+            if !NAMES_IT.iter().any(|placeholder| url.contains(placeholder)) {
+                let names = NAMES_IT.join(" or ");
+                let why = format!("must say which intent is meant: put {names} into it");
+                return Err(Error::invalid("reconcile.get", why));
+            }
+            http.lookup.url = Some(url.to_owned());
+            Ok(())
+        })
     }
 
-    /// Sets where the provider's id stands in the answer to a look-up, as a JSON pointer. Defaults to
+    /// Sets where the provider's id stands in the answer to a lookup, as a JSON pointer. Defaults to
     /// `/id`.
-    ///
-    /// # Errors
-    ///
-    /// [`Invalid`](crate::ErrorKind::Invalid) if it is not a JSON pointer.
-    pub fn reconcile_id(mut self, pointer: &str) -> Result<Self> {
-        self.lookup.rules.downstream_id = check_pointer("reconcile.downstream_id", pointer)?;
-        Ok(self)
+    #[must_use]
+    pub fn reconcile_id(self, pointer: &str) -> Self {
+        self.set(|http| {
+            http.lookup.rules.downstream_id = check_pointer("reconcile.downstream_id", pointer)?;
+            Ok(())
+        })
     }
 
-    /// Takes what a look-up finds for applied only if the value at this JSON pointer equals `value`;
-    /// its id may be missing then. Otherwise the look-up does not tell.
-    ///
-    /// # Errors
-    ///
-    /// [`Invalid`](crate::ErrorKind::Invalid) if it is not a JSON pointer.
-    pub fn reconcile_when(
-        mut self,
-        pointer: &str,
-        value: impl Into<serde_json::Value>,
-    ) -> Result<Self> {
-        let pointer = check_pointer("reconcile.when", pointer)?;
-        self.lookup.rules.when = Some((pointer, value.into()));
-        Ok(self)
+    /// Takes what a lookup finds for applied only if the value at this JSON pointer equals `value`;
+    /// its id may be missing then. Otherwise the lookup does not tell.
+    #[must_use]
+    pub fn reconcile_when(self, pointer: &str, value: impl Into<serde_json::Value>) -> Self {
+        self.set(|http| {
+            let pointer = check_pointer("reconcile.when", pointer)?;
+            http.lookup.rules.when = Some((pointer, value.into()));
+            Ok(())
+        })
     }
 
     /// Asks once.
@@ -123,6 +111,9 @@ impl Http {
 
     fn prepare_lookup(&self, delivery: &Delivery) -> Result<Prepared<'static>, Failure> {
         let failed = |reason: String| Failure::new("lookup", reason);
+        if let Some(fault) = &self.fault {
+            return Err(failed(fault.clone()));
+        }
         let Some(url) = &self.lookup.url else {
             return Err(failed("nothing is configured to look it up".into()));
         };

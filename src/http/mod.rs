@@ -18,6 +18,7 @@ use http::header::{HeaderName, HeaderValue};
 use serde_json::Value;
 use ureq::tls::TlsConfig;
 
+use self::address::parse_range;
 use self::lookup::Lookup;
 use self::resolve::Trust;
 pub use self::timeouts::Timeouts;
@@ -25,8 +26,8 @@ use crate::clock::{Clock, SystemClock};
 use crate::core::classify::{Answer, OnConflict, Rules, classify};
 use crate::core::endpoint::{check_endpoint, origin};
 use crate::core::header::{check_headers_beside, check_name};
-use crate::core::outcome::{Finding, Outcome};
-use crate::error::{Error, Result};
+use crate::core::outcome::{Failure, Finding, Outcome};
+use crate::error::{Error, ErrorKind, Result};
 use crate::handler::{Delivery, Handler};
 
 /// The handler that sends intents over HTTP/1.1.
@@ -43,19 +44,24 @@ use crate::handler::{Delivery, Handler};
 /// [`allow_origins`](Self::allow_origins). Headers from the configuration, which are credentials,
 /// go to those origins only.
 ///
+/// # Mistakes
+///
+/// A value that cannot be accepted is reported when the relay is built, by
+/// [`check`](Handler::check): the error is [`Invalid`](crate::ErrorKind::Invalid) and its text begins
+/// with the name of the field. A handler with such a value sends nothing.
+///
 /// # Examples
 ///
 /// ```
-/// # fn main() -> sqlite_outbox::Result<()> {
-/// use sqlite_outbox::Http;
+/// use std::time::Duration;
+/// use sqlite_outbox::{Downstream, Http, Operation};
 ///
 /// let http = Http::new()
-///     .endpoint("https://api.example.com/v1/charges")?
-///     .header("authorization", "Bearer sk_test_1")?
-///     .downstream_id("/charge/id")?;
-/// # let _ = http;
-/// # Ok(())
-/// # }
+///     .endpoint("https://api.example.com/v1/charges")
+///     .header("authorization", "Bearer sk_test_1")
+///     .downstream_id("/charge/id");
+/// let window = Duration::from_secs(24 * 3600);
+/// let charges = Operation::new(Downstream::DeduplicatesByKey { window }, http);
 /// ```
 pub struct Http {
     endpoint: Option<String>,
@@ -66,6 +72,8 @@ pub struct Http {
     rules: Rules,
     trust: Trust,
     lookup: Lookup,
+    /// The first value that cannot be accepted.
+    fault: Option<String>,
     /// Made from all of the above when the first intent is sent.
     agent: OnceLock<ureq::Agent>,
 }
@@ -88,80 +96,86 @@ impl Http {
             rules: Rules { success_when: None, on_conflict: None, downstream_id: "/id".into() },
             trust: Trust::default(),
             lookup: Lookup::default(),
+            fault: None,
             agent: OnceLock::new(),
         }
     }
 
     /// Sets the endpoint for intents that name none. `{idempotency_key}` and `{entity_id}` in its
     /// path or query are replaced, percent-encoded.
+    /// Must be an `https` or `http` URL of at most 2048 bytes, without user name and fragment.
     ///
-    /// # Errors
+    /// ```
+    /// use sqlite_outbox::Http;
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid) unless it is an `https` or `http` URL of at most
-    /// 2048 bytes, without user name and fragment.
-    pub fn endpoint(mut self, endpoint: &str) -> Result<Self> {
-        let uri = check_endpoint(endpoint)?;
-        self.endpoint = Some(endpoint.to_owned());
-        self.trust.endpoint = Some(origin(&uri));
-        Ok(self.changed())
+    /// let http = Http::new().endpoint("https://api.example.com/charges/{idempotency_key}");
+    /// ```
+    #[must_use]
+    pub fn endpoint(self, endpoint: &str) -> Self {
+        self.set(|http| {
+            let uri = check_endpoint(endpoint)?;
+            http.endpoint = Some(endpoint.to_owned());
+            http.trust.endpoint = Some(origin(&uri));
+            Ok(())
+        })
     }
 
     /// Adds a header to every request that goes to the configured endpoint's origin or to one of
     /// [`allow_origins`](Self::allow_origins). It replaces a header of that name in the intent,
     /// and its value is never logged, stored or printed.
     ///
-    /// # Errors
+    /// The name must be a token that neither belongs to the transport (such as `host` or
+    /// `content-length`) nor carries the key, and is given once; the value must be visible ASCII and
+    /// not empty. At most 50 headers and 8 KiB.
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid) if the name is not a token, belongs to the transport
-    /// (such as `host` or `content-length`), carries the key, or was given before; if the value is
-    /// empty or not visible ASCII; beyond 50 headers or 8 KiB.
-    pub fn header(mut self, name: &str, value: &str) -> Result<Self> {
-        let earlier = self
-            .headers
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.to_str().unwrap_or_default()));
-        check_headers_beside(earlier.chain([(name, value)]), self.idempotency_header.as_str())?;
-        let malformed = |_| Error::invalid("headers", "not a header");
-        let name = HeaderName::from_bytes(name.as_bytes())
-            .map_err(|_| Error::invalid("headers", "not a header name"))?;
-        let mut value = HeaderValue::from_str(value).map_err(malformed)?;
-        value.set_sensitive(true);
-        self.headers.push((name, value));
-        Ok(self.changed())
-    }
-
-    /// Sets the time-outs of an attempt.
+    /// ```
+    /// use sqlite_outbox::Http;
+    ///
+    /// let http = Http::new()
+    ///     .endpoint("https://api.example.com/charges")
+    ///     .header("authorization", "Bearer sk_test_1");
+    /// ```
     #[must_use]
-    pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
-        self.timeouts = timeouts.at_least_a_moment();
-        self.changed()
+    pub fn header(self, name: &str, value: &str) -> Self {
+        self.set(|http| {
+            let earlier = http
+                .headers
+                .iter()
+                .map(|(name, value)| (name.as_str(), value.to_str().unwrap_or_default()));
+            let key_header = http.idempotency_header.as_str();
+            check_headers_beside(earlier.chain([(name, value)]), key_header)?;
+            let name = HeaderName::from_bytes(name.as_bytes())
+                .map_err(|_| Error::invalid("headers", "not a header name"))?;
+            let mut value = HeaderValue::from_str(value)
+                .map_err(|_| Error::invalid("headers", "not a header"))?;
+            value.set_sensitive(true);
+            http.headers.push((name, value));
+            Ok(())
+        })
     }
 
-    /// Sets the header that carries the key. Defaults to `Idempotency-Key`.
-    ///
-    /// # Errors
-    ///
-    /// [`Invalid`](crate::ErrorKind::Invalid) if it is not a header name, belongs to the
-    /// transport, has another meaning, or is also configured as a [`header`](Self::header).
-    pub fn idempotency_header(mut self, name: &str) -> Result<Self> {
-        let field = |reason: &str| Error::invalid("idempotency_header", reason);
-        check_name(name).map_err(|error| renamed(&error, "idempotency_header"))?;
-        let name =
-            HeaderName::from_bytes(name.as_bytes()).map_err(|_| field("is not a header name"))?;
-        let meaningful = [
-            http::header::CONTENT_TYPE,
-            http::header::ACCEPT_ENCODING,
-            http::header::AUTHORIZATION,
-            http::header::COOKIE,
-        ];
-        if meaningful.contains(&name) {
-            return Err(field("has another meaning; take a name of its own"));
-        }
-        if self.headers.iter().any(|(other, _)| *other == name) {
-            return Err(field("is also given in headers"));
-        }
-        self.idempotency_header = name;
-        Ok(self.changed())
+    /// Sets the timeouts of an attempt.
+    #[must_use]
+    pub fn timeouts(self, timeouts: Timeouts) -> Self {
+        self.set(|http| {
+            http.timeouts = timeouts.at_least_a_moment();
+            Ok(())
+        })
+    }
+
+    /// Sets the header that carries the key: a name that neither belongs to the transport, nor has
+    /// another meaning, nor is configured as a [`header`](Self::header). Defaults to
+    /// `Idempotency-Key`.
+    #[must_use]
+    pub fn idempotency_header(self, name: &str) -> Self {
+        self.set(|http| {
+            let name = check_key_header(name)?;
+            if http.headers.iter().any(|(other, _)| *other == name) {
+                return Err(Error::invalid("idempotency_header", "is also given in headers"));
+            }
+            http.idempotency_header = name;
+            Ok(())
+        })
     }
 
     /// Sends the key in quotes, as a structured-field string of RFC 8941. Providers that compare
@@ -169,28 +183,26 @@ impl Http {
     #[must_use]
     pub fn quoted_key(mut self) -> Self {
         self.quoted_key = true;
-        self.changed()
+        self
     }
 
     /// Sets where the provider's id stands in the answer, as a JSON pointer. Defaults to `/id`.
-    ///
-    /// # Errors
-    ///
-    /// [`Invalid`](crate::ErrorKind::Invalid) if it is not a JSON pointer.
-    pub fn downstream_id(mut self, pointer: &str) -> Result<Self> {
-        self.rules.downstream_id = check_pointer("downstream_id", pointer)?;
-        Ok(self.changed())
+    #[must_use]
+    pub fn downstream_id(self, pointer: &str) -> Self {
+        self.set(|http| {
+            http.rules.downstream_id = check_pointer("downstream_id", pointer)?;
+            Ok(())
+        })
     }
 
     /// Takes a 2xx answer for success only if the value at this JSON pointer equals `value`, for
     /// providers that report failures with status 200.
-    ///
-    /// # Errors
-    ///
-    /// [`Invalid`](crate::ErrorKind::Invalid) if it is not a JSON pointer.
-    pub fn success_when(mut self, pointer: &str, value: impl Into<Value>) -> Result<Self> {
-        self.rules.success_when = Some((check_pointer("success_when", pointer)?, value.into()));
-        Ok(self.changed())
+    #[must_use]
+    pub fn success_when(self, pointer: &str, value: impl Into<Value>) -> Self {
+        self.set(|http| {
+            http.rules.success_when = Some((check_pointer("success_when", pointer)?, value.into()));
+            Ok(())
+        })
     }
 
     /// Sets what a 409 means. Defaults to [`OnConflict::InProgress`] for a downstream that
@@ -198,58 +210,45 @@ impl Http {
     #[must_use]
     pub fn on_conflict(mut self, meaning: OnConflict) -> Self {
         self.rules.on_conflict = Some(meaning);
-        self.changed()
+        self
     }
 
     /// Lets endpoints that come from intents lead into these ranges, such as `127.0.0.0/8` or
     /// `fd00::/8`, and be plain `http` there. A range is taken as it is written: `0.0.0.0/0`
     /// includes the metadata services of clouds.
-    ///
-    /// # Errors
-    ///
-    /// [`Invalid`](crate::ErrorKind::Invalid) if one is neither a range nor an address.
-    pub fn allow_addresses<S: AsRef<str>>(
-        mut self,
-        ranges: impl IntoIterator<Item = S>,
-    ) -> Result<Self> {
-        for range in ranges {
-            let range = range
-                .as_ref()
-                .parse()
-                .map_err(|reason: String| Error::invalid("allow_addresses", reason))?;
-            self.trust.ranges.push(range);
-        }
-        Ok(self.changed())
+    #[must_use]
+    pub fn allow_addresses<S: AsRef<str>>(self, ranges: impl IntoIterator<Item = S>) -> Self {
+        self.set(|http| {
+            for range in ranges {
+                http.trust.ranges.push(parse_range(range.as_ref())?);
+            }
+            Ok(())
+        })
     }
 
     /// Trusts endpoints of these origins, such as `https://api.example.com`, as if they were
-    /// configured: any address, and the configured headers are sent there.
-    ///
-    /// # Errors
-    ///
-    /// [`Invalid`](crate::ErrorKind::Invalid) if one is more or less than scheme, host and port.
-    pub fn allow_origins<S: AsRef<str>>(
-        mut self,
-        origins: impl IntoIterator<Item = S>,
-    ) -> Result<Self> {
-        for text in origins {
-            let uri =
-                check_endpoint(text.as_ref()).map_err(|error| renamed(&error, "allow_origins"))?;
-            if uri.path() != "/" || uri.query().is_some() {
-                return Err(Error::invalid(
-                    "allow_origins",
-                    format!("an origin has no path; write {}", origin(&uri)),
-                ));
+    /// configured: any address, and the configured headers are sent there. An origin is no more and no
+    /// less than scheme, host and port.
+    #[must_use]
+    pub fn allow_origins<S: AsRef<str>>(self, origins: impl IntoIterator<Item = S>) -> Self {
+        self.set(|http| {
+            for text in origins {
+                http.trust.origins.push(check_origin(text.as_ref())?);
             }
-            self.trust.origins.push(origin(&uri));
-        }
-        Ok(self.changed())
+            Ok(())
+        })
     }
 
-    /// An agent made before a change does not know of it.
-    fn changed(mut self) -> Self {
+    /// Makes one change, unless an earlier one could not be accepted. An agent that was made before
+    /// does not know of the change.
+    fn set(mut self, change: impl FnOnce(&mut Self) -> Result<()>) -> Self {
+        if self.fault.is_none()
+            && let Err(error) = change(&mut self)
+        {
+            self.fault = Some(error.to_string());
+        }
         self.agent = OnceLock::new();
-        self.lookup.changed();
+        self.lookup.agent = OnceLock::new();
         self
     }
 
@@ -278,6 +277,9 @@ impl Http {
 
     /// Sends the request and reads the answer without judging it.
     pub(crate) fn ask(&self, delivery: &Delivery) -> Result<Answer, Outcome> {
+        if let Some(fault) = &self.fault {
+            return Err(Outcome::NotSent(Failure::new("request", fault.clone())));
+        }
         let prepared = self.prepare(delivery)?;
         let agent = self.agent.get_or_init(|| {
             exchange::agent(&self.timeouts, self.trust.clone(), TlsConfig::default())
@@ -303,7 +305,11 @@ impl Handler for Http {
         outcome
     }
 
-    /// The sum of the time-outs.
+    fn check(&self) -> Result<()> {
+        self.fault.as_ref().map_or(Ok(()), |fault| Err(Error::new(ErrorKind::Invalid, fault)))
+    }
+
+    /// The sum of the timeouts.
     fn time_limit(&self) -> Duration {
         self.timeouts.total()
     }
@@ -340,6 +346,34 @@ fn renamed(error: &Error, field: &str) -> Error {
     let text = error.to_string();
     let reason = text.split_once(": ").map_or(text.as_str(), |(_, reason)| reason);
     Error::invalid(field, reason)
+}
+
+/// The name of a header that may carry the key.
+fn check_key_header(name: &str) -> Result<HeaderName> {
+    let field = |reason: &str| Error::invalid("idempotency_header", reason);
+    check_name(name).map_err(|error| renamed(&error, "idempotency_header"))?;
+    let name =
+        HeaderName::from_bytes(name.as_bytes()).map_err(|_| field("is not a header name"))?;
+    let meaningful = [
+        http::header::CONTENT_TYPE,
+        http::header::ACCEPT_ENCODING,
+        http::header::AUTHORIZATION,
+        http::header::COOKIE,
+    ];
+    if meaningful.contains(&name) {
+        return Err(field("has another meaning; take a name of its own"));
+    }
+    Ok(name)
+}
+
+/// The origin that a text spells out.
+fn check_origin(text: &str) -> Result<String> {
+    let uri = check_endpoint(text).map_err(|error| renamed(&error, "allow_origins"))?;
+    if uri.path() != "/" || uri.query().is_some() {
+        let why = format!("an origin has no path; write {}", origin(&uri));
+        return Err(Error::invalid("allow_origins", why));
+    }
+    Ok(origin(&uri))
 }
 
 fn check_pointer(field: &str, pointer: &str) -> Result<String> {

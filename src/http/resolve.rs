@@ -10,11 +10,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use http::Uri;
+use ipnet::IpNet;
 use ureq::config::Config;
 use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::NextTimeout;
 
-use super::address::{Range, canonical, is_public};
+use super::address::{canonical, is_public};
 use crate::core::endpoint::origin;
 
 /// How long an answer is used again: long enough for a burst, short enough for a failover.
@@ -37,7 +38,7 @@ pub(crate) struct Trust {
     /// Other origins that the configuration names: the same.
     pub origins: Vec<String>,
     /// Ranges in which endpoints from rows may lie although they are not public.
-    pub ranges: Vec<Range>,
+    pub ranges: Vec<IpNet>,
 }
 
 impl Trust {
@@ -48,7 +49,7 @@ impl Trust {
 
     fn allows(&self, address: IpAddr, secure: bool) -> bool {
         let address = canonical(address);
-        self.ranges.iter().any(|range| range.contains(address)) || (secure && is_public(address))
+        self.ranges.iter().any(|range| range.contains(&address)) || (secure && is_public(address))
     }
 }
 
@@ -247,7 +248,10 @@ mod tests {
         let trust = Trust {
             endpoint: Some("http://trusted.example".into()),
             origins: Vec::new(),
-            ranges: ranges.iter().map(|range| range.parse().unwrap()).collect(),
+            ranges: ranges
+                .iter()
+                .map(|range| super::super::address::parse_range(range).unwrap())
+                .collect(),
         };
         GuardedResolver::with_lookup(trust, move |_| ips(answer))
     }

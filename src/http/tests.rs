@@ -56,7 +56,7 @@ fn short() -> Timeouts {
 }
 
 fn http(endpoint: &str) -> Http {
-    Http::new().endpoint(endpoint).unwrap().timeouts(short())
+    Http::new().endpoint(endpoint).timeouts(short())
 }
 
 /// Delivers once to a path of a fresh server.

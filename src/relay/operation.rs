@@ -348,6 +348,7 @@ impl Operation {
     /// Checks everything that can be wrong on its own or together with the lease.
     pub(super) fn check(&self, operation: &str, lease: Duration) -> Result<()> {
         let in_operation = |error: Error| error.context(format_args!("operation {operation:?}"));
+        self.handler.check().map_err(in_operation)?;
         self.backoff.check().map_err(in_operation)?;
         if self.max_attempts == Some(0) {
             return Err(in_operation(Error::invalid("max_attempts", "must be 1 or more")));
@@ -405,6 +406,10 @@ struct Reconciled<F> {
 impl<F: Fn(&Delivery) -> Finding + Send + Sync> Handler for Reconciled<F> {
     fn deliver(&self, delivery: &Delivery) -> Outcome {
         self.handler.deliver(delivery)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.handler.check()
     }
 
     fn time_limit(&self) -> Duration {

@@ -224,7 +224,7 @@ fn a_relay_without_an_endpoint_buries_nothing() {
     assert_eq!((entry.status, entry.attempts), (Status::Pending, 0));
     assert!(entry.last_error.unwrap().contains("no endpoint"));
     world.advance(3600);
-    let with = Http::new().endpoint(&server.url("/ok")).unwrap();
+    let with = Http::new().endpoint(&server.url("/ok"));
     let with = relay_on(&world.outbox, Operation::new(DEDUPLICATES, with));
     assert_eq!(with.drain().unwrap().succeeded, 1);
 }

@@ -72,7 +72,7 @@ fn methods_that_cannot_be_used_are_refused_before_anything_is_sent() {
 #[test]
 fn the_configuration_wins_over_the_row_and_the_rows_content_type_over_its_column() {
     let server = Server::start();
-    let http = http(&server.url("/ok")).header("X-Version", "configured").unwrap();
+    let http = http(&server.url("/ok")).header("X-Version", "configured");
     let headers = vec![header("x-version", "row"), header("Content-Type", "text/plain")];
     http.deliver(&Delivery { headers, ..delivery("k") });
     let request = server.requests().remove(0);
@@ -114,7 +114,7 @@ fn the_key_is_sent_once_bare_or_quoted_in_the_header_of_choice() {
     let plain = http(&server.url("/ok"));
     plain.deliver(&delivery("a:1"));
     plain.quoted_key().deliver(&delivery("q\"\\"));
-    let own = http(&server.url("/ok")).idempotency_header("X-Request-Id").unwrap();
+    let own = http(&server.url("/ok")).idempotency_header("X-Request-Id");
     own.deliver(&delivery("b"));
     let refused = Delivery { headers: vec![header("x-request-id", "z")], ..delivery("c") };
     assert_eq!(kind(&own.deliver(&refused)), ("rejected", "header"));
@@ -168,23 +168,36 @@ fn a_request_held_by_the_gate_is_answered_once_released() {
 
 #[test]
 fn options_that_make_no_sense_are_refused_by_name() {
-    let field = |result: crate::Result<Http>| {
-        result.unwrap_err().to_string().split(':').next().unwrap_or_default().to_owned()
+    let field = |http: Http| {
+        http.check().unwrap_err().to_string().split(':').next().unwrap_or_default().to_owned()
     };
     let new = Http::new;
     assert_eq!(field(new().endpoint("api.example.com")), "endpoint");
     assert_eq!(field(new().header("host", "x")), "headers");
     assert_eq!(field(new().header("authorization", "")), "headers");
-    assert_eq!(field(new().header("x-a", "1").unwrap().header("X-A", "2")), "headers");
+    assert_eq!(field(new().header("x-a", "1").header("X-A", "2")), "headers");
     assert_eq!(field(new().idempotency_header("a b")), "idempotency_header");
     assert_eq!(field(new().idempotency_header("Authorization")), "idempotency_header");
-    assert_eq!(
-        field(new().header("x-key", "1").unwrap().idempotency_header("X-Key")),
-        "idempotency_header"
-    );
+    assert_eq!(field(new().header("x-key", "1").idempotency_header("X-Key")), "idempotency_header");
     assert_eq!(field(new().downstream_id("id")), "downstream_id");
     assert_eq!(field(new().success_when("/a~2", true)), "success_when");
     assert_eq!(field(new().allow_addresses(["10.0.0.0/99"])), "allow_addresses");
     assert_eq!(field(new().allow_origins(["https://a.example/x"])), "allow_origins");
-    assert!(new().success_when("", true).unwrap().downstream_id("/a~1b/0").is_ok());
+    assert!(new().success_when("", true).downstream_id("/a~1b/0").check().is_ok());
+
+    let two = new().endpoint("api.example.com").header("host", "x").allow_addresses(["no"]);
+    assert_eq!(field(two), "endpoint", "the first mistake");
+    assert_eq!(field(new().endpoint("no").endpoint("https://api.example.com")), "endpoint");
+}
+
+/// A handler that was never checked by a relay must not send a request without what was refused.
+#[test]
+fn a_refused_option_keeps_everything_from_being_sent() {
+    let server = Server::start();
+    let http = http(&server.url("/ok")).header("authorization", "");
+    let outcome = http.deliver(&delivery("k"));
+    assert_eq!(kind(&outcome), ("not_sent", "request"));
+    let http = http.reconcile_by_get(&server.url("/ok?k={idempotency_key}"));
+    assert!(matches!(http.reconcile(&delivery("k")), crate::Finding::Inconclusive(_)));
+    assert!(server.requests().is_empty());
 }

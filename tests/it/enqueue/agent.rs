@@ -38,7 +38,7 @@ impl Scene {
     }
 
     fn relay(&self, path: &str) -> Relay {
-        let http = http().endpoint(&self.server.url(path)).unwrap();
+        let http = http().endpoint(&self.server.url(path));
         let charges = Operation::new(DEDUPLICATES, http);
         Relay::builder(&self.outbox).operation("stripe.charge", charges).build().unwrap()
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sqlite_outbox::{Downstream, Http, Operation, Relay, Status, Timeouts};
+use sqlite_outbox::{Downstream, ErrorKind, Finding, Http, Operation, Relay, Status, Timeouts};
 
 use crate::downstream::Downstream as Server;
 use crate::world::{DEDUPLICATES, World, exact_backoff, pay};
@@ -23,7 +23,7 @@ fn relay(world: &World, downstream: Downstream, http: Http) -> Relay {
 #[test]
 fn a_lost_answer_is_asked_for_again_with_the_same_key_and_bytes() {
     let (world, server) = (World::new(), Server::start());
-    let relay = relay(&world, DEDUPLICATES, http().endpoint(&server.url("/lostdedupe/1")).unwrap());
+    let relay = relay(&world, DEDUPLICATES, http().endpoint(&server.url("/lostdedupe/1")));
     let id = world.enqueue(&pay("order-1"));
     relay.drain().unwrap();
     assert_eq!(world.entry(id).status, Status::Pending);
@@ -44,7 +44,7 @@ fn a_lost_answer_is_asked_for_again_with_the_same_key_and_bytes() {
 fn an_unprotected_downstream_gets_no_second_request() {
     for path in ["/lost/1", "/cut/1", "/reset", "/silent", "/garbage", "/status/500", "/close"] {
         let (world, server) = (World::new(), Server::start());
-        let http = http().endpoint(&server.url(path)).unwrap();
+        let http = http().endpoint(&server.url(path));
         let relay = relay(&world, Downstream::Unprotected, http);
         let id = world.enqueue(&pay("order-1"));
         for _ in 0..3 {
@@ -62,11 +62,11 @@ fn what_never_left_is_tried_again_even_where_nothing_is_deduplicated() {
     let (world, server) = (World::new(), Server::start());
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let id = world.enqueue(&pay("order-1"));
-    let nobody = http().endpoint(&format!("http://{free}/ok")).unwrap();
+    let nobody = http().endpoint(&format!("http://{free}/ok"));
     relay(&world, Downstream::Unprotected, nobody).drain().unwrap();
     assert_eq!(world.entry(id).status, Status::Pending);
     world.advance(2);
-    let somebody = http().endpoint(&server.url("/naive")).unwrap();
+    let somebody = http().endpoint(&server.url("/naive"));
     relay(&world, Downstream::Unprotected, somebody).drain().unwrap();
     assert_eq!(world.entry(id).status, Status::Succeeded);
     assert_eq!(server.requests().len(), 1);
@@ -89,11 +89,7 @@ fn an_endpoint_of_an_intent_that_leads_inside_is_dead_at_once() {
 #[test]
 fn headers_of_the_intent_and_its_key_reach_the_wire() {
     let (world, server) = (World::new(), Server::start());
-    let http = http()
-        .endpoint(&server.url("/ok"))
-        .unwrap()
-        .header("authorization", "Bearer secret")
-        .unwrap();
+    let http = http().endpoint(&server.url("/ok")).header("authorization", "Bearer secret");
     let relay = relay(&world, DEDUPLICATES, http);
     let id = world.enqueue(&pay("order-1").header("traceparent", "00-1-2-01"));
     relay.drain().unwrap();
@@ -105,4 +101,19 @@ fn headers_of_the_intent_and_its_key_reach_the_wire() {
     let stored = "SELECT (SELECT count(*) FROM outbox WHERE headers LIKE '%secret%')
                        + (SELECT count(*) FROM outbox_receipt WHERE receipt LIKE '%secret%')";
     assert_eq!(world.number(stored), 0);
+}
+
+/// Setters never fail: the mistake is named when the relay is built, with its operation.
+#[test]
+fn http_mistake_is_named_when_the_relay_is_built() {
+    let world = World::new();
+    let faulty = || Http::new().endpoint("api.example.com").header("authorization", "");
+    let looked_up = Operation::new(DEDUPLICATES, faulty()).reconcile(|_| Finding::NotApplied);
+    for operation in [Operation::new(DEDUPLICATES, faulty()), looked_up] {
+        let built = Relay::builder(&world.outbox).operation("pay", operation).build();
+        let Err(error) = built else { panic!("it was built") };
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        let text = error.to_string();
+        assert!(text.starts_with("operation \"pay\": endpoint: "), "{text}");
+    }
 }

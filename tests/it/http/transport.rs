@@ -50,7 +50,7 @@ fn fails_at(endpoint: impl Fn(&Server) -> String, class: &str, proof: Proof) {
     for contract in Contract::ALL {
         let wire = Wire::new();
         let id = wire.world.enqueue(&pay("order-1"));
-        let failing = hasty().endpoint(&endpoint(&wire.server)).unwrap();
+        let failing = hasty().endpoint(&endpoint(&wire.server));
         let (first, last) = proof.course(contract);
 
         wire.relay(contract.downstream(), failing).drain().unwrap();
@@ -196,7 +196,7 @@ fn a_failure_that_is_recorded_outside_the_window_is_not_repeated() {
         assert!(socket.read(&mut [0; 4096]).unwrap() > 0);
         clock.advance(WINDOW);
     });
-    wire.relay(DEDUPLICATES, http().endpoint(&endpoint).unwrap()).drain().unwrap();
+    wire.relay(DEDUPLICATES, http().endpoint(&endpoint)).drain().unwrap();
     serving.join().unwrap();
     assert_eq!(wire.world.entry(id).status, Unknown);
     wire.drain(DEDUPLICATES, "/ok");

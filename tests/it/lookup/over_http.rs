@@ -1,6 +1,7 @@
 //! Look-ups over real connections: what became of a request whose answer was lost.
 
 use sqlite_outbox::Downstream::Unprotected;
+use sqlite_outbox::Handler as _;
 use sqlite_outbox::{ErrorKind, Http, Intent, Operation, Relay, Status};
 
 use crate::downstream::{Downstream as Server, Request};
@@ -12,7 +13,7 @@ const SETTLE: u64 = 121;
 
 /// A relay that sends to this path and looks up at that one.
 fn relay(wire: &Wire, path: &str, lookup: &str) -> Relay {
-    let http = wire.to(path).reconcile_by_get(&wire.server.url(lookup)).unwrap();
+    let http = wire.to(path).reconcile_by_get(&wire.server.url(lookup));
     relay_on(&wire.world.outbox, Operation::new(Unprotected, http).backoff(exact_backoff()))
 }
 
@@ -100,9 +101,8 @@ fn only_when_a_value_says_so() {
         let http = wire
             .to("/lost/1")
             .reconcile_by_get(&wire.server.url(&body))
-            .and_then(|http| http.reconcile_id("/c/id"))
-            .and_then(|http| http.reconcile_when("/c/s", "done"))
-            .unwrap();
+            .reconcile_id("/c/id")
+            .reconcile_when("/c/s", "done");
         let relay = relay_on(&wire.world.outbox, Operation::new(Unprotected, http));
         relay.drain().unwrap();
         wire.world.advance(SETTLE);
@@ -117,7 +117,7 @@ fn nobody_there_to_ask() {
     let nowhere = gone.url("/effects/{idempotency_key}");
     drop(gone);
     let id = wire.world.enqueue(&pay("a"));
-    let http = wire.to("/lost/1").reconcile_by_get(&nowhere).unwrap();
+    let http = wire.to("/lost/1").reconcile_by_get(&nowhere);
     let relay = relay_on(&wire.world.outbox, Operation::new(Unprotected, http));
     relay.drain().unwrap();
     for _ in 0..20 {
@@ -139,9 +139,8 @@ fn what_is_asked() {
     let lookup = "/status/500?k={idempotency_key}&e={entity_id}&d={downstream_id}&t={tenant_id}";
     let http = hasty()
         .endpoint(&wire.server.url("/lost/1"))
-        .and_then(|http| http.header("authorization", "Bearer sk_1"))
-        .and_then(|http| http.reconcile_by_get(&wire.server.url(lookup)))
-        .unwrap();
+        .header("authorization", "Bearer sk_1")
+        .reconcile_by_get(&wire.server.url(lookup));
     let relay = relay_on(&wire.world.outbox, Operation::new(Unprotected, http));
     relay.drain().unwrap();
     wire.world.advance(SETTLE);
@@ -174,8 +173,8 @@ fn an_id_that_nobody_knows_cannot_be_asked_for() {
 
 #[test]
 fn a_bad_look_up_is_refused_by_its_name() {
-    let refused = |http: sqlite_outbox::Result<Http>| {
-        let error = http.unwrap_err();
+    let refused = |http: Http| {
+        let error = http.check().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         error.to_string()
     };

@@ -185,7 +185,7 @@ fn every_attempt_sends_the_same_bytes_over_restarts_and_replay() {
     // Three attempts, each by an outbox that was opened for it, use up the budget.
     let attempt = || {
         let outbox = Outbox::builder().clock(clock.clone()).open(&path).unwrap();
-        let http = http().endpoint(&server.url("/fail/4/500")).unwrap();
+        let http = http().endpoint(&server.url("/fail/4/500"));
         let operation = Operation::new(DEDUPLICATES, http).max_attempts(3);
         relay(&outbox, operation).drain().unwrap();
         clock.advance(Duration::from_secs(60));

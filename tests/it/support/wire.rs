@@ -49,7 +49,7 @@ impl Wire {
 
     /// A transport to this path of the server.
     pub fn to(&self, path: &str) -> Http {
-        http().endpoint(&self.server.url(path)).unwrap()
+        http().endpoint(&self.server.url(path))
     }
 
     /// A relay with one worker for the operation `pay`. What is in doubt can be looked up, but the
@@ -107,7 +107,7 @@ pub fn seeing(operation: Operation) -> Operation {
 pub fn http() -> Http {
     let long = Duration::from_secs(10);
     let timeouts = Timeouts::default().response(long).body(long);
-    Http::new().timeouts(timeouts).allow_addresses(["127.0.0.0/8"]).unwrap()
+    Http::new().timeouts(timeouts).allow_addresses(["127.0.0.0/8"])
 }
 
 /// The same in a hurry, for answers that never come.

@@ -127,7 +127,7 @@ pub fn cancel(out: Out, outbox: &Outbox, args: &IntentsArgs) -> Result<()> {
 
 /// Whether an intent would be replayed now.
 pub fn may_replay(outbox: &Outbox, id: i64) -> sqlite_outbox::Result<()> {
-    let filter = Filter { ids: vec![id], ..Filter::default() };
+    let filter = Filter::default().ids([id]);
     match outbox.replay_all(&filter, "cli", true)?.pop() {
         Some((_, verdict)) => verdict,
         None => outbox.replay(id, "cli"),

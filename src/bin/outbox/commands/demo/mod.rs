@@ -164,8 +164,7 @@ fn relay(outbox: &Outbox, service: &PaymentService) -> Result<(Relay, Receiver<E
             .response(moment)
             .body(moment)
     };
-    let http =
-        |ms| Ok::<_, Failure>(Http::new().endpoint(&service.endpoint())?.timeouts(moment(ms)));
+    let http = |ms| Http::new().endpoint(&service.endpoint()).timeouts(moment(ms));
     let backoff = Backoff::Exponential {
         base: Duration::from_millis(80),
         cap: Duration::from_millis(400),
@@ -176,15 +175,15 @@ fn relay(outbox: &Outbox, service: &PaymentService) -> Result<(Relay, Receiver<E
     let relay = Relay::builder(outbox)
         .operation(
             CHARGE,
-            Operation::new(Downstream::DeduplicatesByKey { window }, http(2000)?).backoff(backoff),
+            Operation::new(Downstream::DeduplicatesByKey { window }, http(2000)).backoff(backoff),
         )
         .operation(
             MAIL,
-            Operation::new(Downstream::Unprotected, http(300)?.reconcile_by_get(&service.list())?)
+            Operation::new(Downstream::Unprotected, http(300).reconcile_by_get(&service.list()))
                 // In earnest it is minutes: longer than the provider's record may lag behind.
                 .settle_delay(Duration::from_millis(1600)),
         )
-        .operation(TEXT, Operation::new(Downstream::Unprotected, http(2000)?))
+        .operation(TEXT, Operation::new(Downstream::Unprotected, http(2000)))
         .observe(move |event| {
             let _ = sender.send(event.clone());
         })

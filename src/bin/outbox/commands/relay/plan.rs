@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use sqlite_outbox::{
-    Backoff, Downstream, ErrorKind, Http, Jitter, OnConflict, OnDead, Operation, Outbox,
-    RelayBuilder, StoredContract, Timeouts,
+    Backoff, Downstream, ErrorKind, Handler as _, Http, Jitter, OnConflict, OnDead, Operation,
+    Outbox, RelayBuilder, StoredContract, Timeouts,
 };
 
 use super::toml::{
@@ -159,7 +159,9 @@ fn downstream_flag(args: &RelayArgs) -> Result<Option<Downstream>> {
 }
 
 fn http_of_flags(args: &RelayArgs) -> Result<Http> {
-    Http::new().allow_addresses(&args.allow_addresses).map_err(|error| flag_error(&error))
+    let http = Http::new().allow_addresses(&args.allow_addresses);
+    http.check().map_err(|error| flag_error(&error))?;
+    Ok(http)
 }
 
 fn flag_error(error: &sqlite_outbox::Error) -> Failure {
@@ -271,27 +273,29 @@ fn http(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<H
     let explain = |error: sqlite_outbox::Error| place.explain(&error);
     let mut http = Http::new().timeouts(timeouts(table.timeouts.as_ref()));
     if let Some(endpoint) = &table.endpoint {
-        http = http.endpoint(endpoint).map_err(explain)?;
+        http = http.endpoint(endpoint);
     }
     // Before the headers, which are checked against it.
     if let Some(name) = &table.idempotency_header {
-        http = http.idempotency_header(name).map_err(explain)?;
+        http = http.idempotency_header(name);
     }
     if table.quoted_key {
         http = http.quoted_key();
     }
+    http.check().map_err(explain)?;
     for (name, value) in headers(place, table.headers.as_ref())? {
-        http = http.header(&name, &value).map_err(|error| {
+        http = http.header(&name, &value);
+        http.check().map_err(|error| {
             let text = error.to_string();
             let reason = text.strip_prefix("headers: ").unwrap_or(&text);
             place.fail(&format!("headers/{name}"), reason)
         })?;
     }
     if let Some(pointer) = &table.downstream_id {
-        http = http.downstream_id(pointer).map_err(explain)?;
+        http = http.downstream_id(pointer);
     }
     if let Some(when) = &table.success_when {
-        http = http.success_when(&when.pointer, when.equals.clone()).map_err(explain)?;
+        http = http.success_when(&when.pointer, when.equals.clone());
     }
     if let Some(meaning) = table.on_conflict {
         http = http.on_conflict(match meaning {
@@ -301,21 +305,23 @@ fn http(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<H
         });
     }
     if let Some(reconcile) = &table.reconcile {
-        http = look_up(http, reconcile).map_err(explain)?;
+        http = look_up(http, reconcile);
     }
-    http = http.allow_addresses(&table.allow_addresses).map_err(explain)?;
-    http = http.allow_origins(&table.allow_origins).map_err(explain)?;
-    http.allow_addresses(&args.allow_addresses).map_err(|error| flag_error(&error))
+    http = http.allow_addresses(&table.allow_addresses).allow_origins(&table.allow_origins);
+    http.check().map_err(explain)?;
+    http = http.allow_addresses(&args.allow_addresses);
+    http.check().map_err(|error| flag_error(&error))?;
+    Ok(http)
 }
 
-fn look_up(http: Http, table: &ReconcileTable) -> sqlite_outbox::Result<Http> {
-    let mut http = http.reconcile_by_get(&table.get)?;
+fn look_up(http: Http, table: &ReconcileTable) -> Http {
+    let mut http = http.reconcile_by_get(&table.get);
     if let Some(pointer) = &table.downstream_id {
-        http = http.reconcile_id(pointer)?;
+        http = http.reconcile_id(pointer);
     }
     match &table.when {
         Some(when) => http.reconcile_when(&when.pointer, when.equals.clone()),
-        None => Ok(http),
+        None => http,
     }
 }
 
