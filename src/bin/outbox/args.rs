@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand};
 use sqlite_outbox::{Actor, EventKind, Shard, Status};
 
-use crate::ui::input::{self, parse, parse_duration, parse_event_kind, parse_since, parse_status};
+use crate::ui::input::{self, parse, parse_duration, parse_since};
 
 /// A minimal configuration, shown by `relay --help`.
 const RELAY_TOML: &str = r#"A minimal relay.toml (docs/relay-toml.md lists every key):
@@ -177,14 +177,6 @@ pub struct EnqueueArgs {
     pub cost: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum DownstreamArg {
-    /// Applies a request once per idempotency key
-    Deduplicates,
-    /// Applies every request it gets
-    Unprotected,
-}
-
 #[derive(Debug, Args)]
 pub struct RelayArgs {
     /// What to send where and how, as below; without it, the operations that the file knows are
@@ -203,9 +195,10 @@ pub struct RelayArgs {
     /// Stop when nothing is due now
     #[arg(long)]
     pub drain: bool,
-    /// Also send operations that are not named; what their downstreams do with a repeated request
-    #[arg(long, value_enum)]
-    pub downstream: Option<DownstreamArg>,
+    /// Also send operations that are not named, to downstreams of this kind: deduplicates (a request
+    /// is applied once per idempotency key) or unprotected (every request is applied)
+    #[arg(long, value_name = "KIND")]
+    pub downstream: Option<String>,
     /// How long those downstreams remember a key; defaults to 24h
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "downstream")]
     pub key_window: Option<Duration>,
@@ -242,7 +235,7 @@ pub struct ActorArgs {
 #[derive(Debug, Args)]
 pub struct FilterArgs {
     /// pending, in_flight, unknown, needs_review, dead, succeeded or cancelled
-    #[arg(long, value_parser = parse_status)]
+    #[arg(long, value_parser = parse::<Status>)]
     pub status: Option<Status>,
     /// Only this kind of action
     #[arg(long)]
@@ -365,7 +358,7 @@ pub struct EventsArgs {
     #[arg(long)]
     pub operation: Option<String>,
     /// Only this kind of event, such as attempt, resolved or duplicate_effect
-    #[arg(long, value_parser = parse_event_kind)]
+    #[arg(long, value_parser = parse::<EventKind>)]
     pub kind: Option<EventKind>,
     /// Print at most so many
     #[arg(long, value_name = "N")]

@@ -182,7 +182,7 @@ fn a_mistake_in_the_configuration_is_found_by_its_line() {
         ("line 2: relay.shard: 3/2 must be K/N", "[relay]\nshard = \"3/2\"\n".into()),
         ("line 2: relay.workers: 0", format!("[relay]\nworkers = 0\n{op}downstream = \"unprotected\"\n")),
         ("line 1: operations.a.b: missing field `downstream`", format!("{op}max_attempts = 3\n")),
-        ("line 2: operations.a.b.downstream: unknown variant `maybe`", format!("{op}downstream = \"maybe\"\n")),
+        ("line 2: operations.\"a.b\".downstream: \"maybe\" must be one of", format!("{op}downstream = \"maybe\"\n")),
         ("line 3: operations.a.b.reconcile: unknown field `geht`", format!("{op}downstream = \"unprotected\"\nreconcile = {{ geht = \"https://x.example\" }}\n")),
         ("line 3: operations.a.b.reconcile: missing field `get`", format!("{op}downstream = \"unprotected\"\nreconcile = {{ settle = \"2m\" }}\n")),
         ("line 3: operations.\"a.b\".reconcile.get: ", format!("{op}downstream = \"unprotected\"\nreconcile = {{ get = \"nowhere\" }}\n")),

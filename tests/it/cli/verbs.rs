@@ -133,7 +133,7 @@ fn resolve_wants_one_finding_and_one_id_for_one_effect() {
         ("<ID>", &["resolve", "--applied"]),
         ("cannot be used with", &["resolve", "1", "--dead", "--downstream-id", "x"]),
         ("name one", &["resolve", "1", "2", "--applied", "--downstream-id", "x"]),
-        ("no kind of event", &["events", "--kind", "birthday"]),
+        ("must be one of attempt, ", &["events", "--kind", "birthday"]),
         ("--since", &["events", "--since", "soon"]),
         ("FILE: missing.jsonl", &["confirm", "missing.jsonl"]),
         ("<ID>", &["skip"]),

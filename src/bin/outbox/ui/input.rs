@@ -5,7 +5,7 @@ use std::io::Read;
 use std::str::FromStr;
 use std::time::Duration;
 
-use sqlite_outbox::{Clock, EventKind, Status, SystemClock};
+use sqlite_outbox::{Clock, SystemClock};
 
 use crate::ui::failure::{Failure, Result};
 
@@ -37,15 +37,6 @@ pub fn parse<T: FromStr<Err = sqlite_outbox::Error>>(text: &str) -> std::result:
         let text = error.to_string();
         text.split_once(": ").map_or(text.clone(), |(_, reason)| reason.to_owned())
     })
-}
-
-pub fn parse_status(text: &str) -> std::result::Result<Status, String> {
-    text.parse().map_err(|error: sqlite_outbox::Error| error.to_string())
-}
-
-pub fn parse_event_kind(text: &str) -> std::result::Result<EventKind, String> {
-    let why = "no kind of event; `events --json` shows them, such as attempt, reconciled, resolved";
-    text.parse().map_err(|_| why.into())
 }
 
 /// A text given directly, as `@FILE`, or as `-` for standard input; byte for byte.

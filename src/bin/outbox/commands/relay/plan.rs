@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use sqlite_outbox::{
-    Backoff, Downstream, ErrorKind, Handler as _, Http, Jitter, OnConflict, OnDead, Operation,
-    Outbox, RelayBuilder, StoredContract, Timeouts,
+    Backoff, Downstream, ErrorKind, Handler as _, Http, Operation, Outbox, RelayBuilder,
+    StoredContract, Timeouts,
 };
 
 use super::toml::{
-    BackoffKind, BackoffTable, BindsWord, ConflictWord, DeadWord, DownstreamWord, JitterWord,
-    OperationTable, Per, Period, ReconcileTable, RelayTable, Source, TimeoutsTable,
+    BackoffKind, BackoffTable, BindsWord, OperationTable, Per, Period, ReconcileTable, RelayTable,
+    Source, TimeoutsTable,
 };
-use crate::args::{DownstreamArg, RelayArgs};
+use crate::args::RelayArgs;
 use crate::ui::failure::{Failure, Result};
 
 /// How long a provider remembers a key unless it is said.
@@ -53,12 +53,8 @@ impl Plan {
     fn configured(source: Source, args: &RelayArgs) -> Result<Self> {
         let mut parsed = source.parse()?;
         if let (Some(default), Some(flag)) = (&mut parsed.default, downstream_flag(args)?) {
-            (default.downstream, default.key_window) = match flag {
-                Downstream::DeduplicatesByKey { window } => {
-                    (DownstreamWord::Deduplicates, Some(Period(window)))
-                }
-                Downstream::Unprotected => (DownstreamWord::Unprotected, None),
-            };
+            flag.as_str().clone_into(&mut default.downstream);
+            default.key_window = flag.window().map(Period);
         }
         let mut operations = Vec::new();
         for (name, table) in &parsed.operations {
@@ -146,16 +142,16 @@ impl Plan {
 }
 
 fn downstream_flag(args: &RelayArgs) -> Result<Option<Downstream>> {
-    match (args.downstream, args.key_window) {
-        (None, _) => Ok(None),
-        (Some(DownstreamArg::Deduplicates), window) => {
-            Ok(Some(Downstream::DeduplicatesByKey { window: window.unwrap_or(KEY_WINDOW) }))
-        }
-        (Some(DownstreamArg::Unprotected), None) => Ok(Some(Downstream::Unprotected)),
-        (Some(DownstreamArg::Unprotected), Some(_)) => {
-            Err(Failure::usage("--key-window: an unprotected downstream remembers no keys"))
-        }
-    }
+    let flag = args.downstream.as_ref().map(|word| downstream(word, args.key_window));
+    flag.transpose().map_err(|error| flag_error(&error))
+}
+
+/// What a downstream promises. The window of its keys is the usual one unless it is said.
+fn downstream(word: &str, window: Option<Duration>) -> sqlite_outbox::Result<Downstream> {
+    Downstream::from_word(word, window).or_else(|error| match window {
+        Some(_) => Err(error),
+        None => Downstream::from_word(word, Some(KEY_WINDOW)).map_err(|_| error),
+    })
 }
 
 fn http_of_flags(args: &RelayArgs) -> Result<Http> {
@@ -225,15 +221,8 @@ fn given<T, V>(target: T, value: Option<V>, set: impl FnOnce(T, V) -> T) -> T {
 }
 
 fn operation(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<Operation> {
-    let downstream = match (table.downstream, table.key_window) {
-        (DownstreamWord::Deduplicates, window) => {
-            Downstream::DeduplicatesByKey { window: window.map_or(KEY_WINDOW, |window| window.0) }
-        }
-        (DownstreamWord::Unprotected, None) => Downstream::Unprotected,
-        (DownstreamWord::Unprotected, Some(_)) => {
-            return Err(place.fail("key_window", "an unprotected downstream remembers no keys"));
-        }
-    };
+    let downstream = downstream(&table.downstream, table.key_window.map(|window| window.0))
+        .map_err(|error| place.explain(&error))?;
     let backoff = table.backoff.as_ref().map(|table| backoff(place, table)).transpose()?;
     let mut operation = Operation::new(downstream, http(place, table, args)?);
     operation = given(operation, backoff, Operation::backoff);
@@ -253,12 +242,7 @@ fn operation(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Res
     operation = given(operation, table.owner.as_deref(), Operation::owner);
     operation = given(operation, table.key_recipe.as_deref(), Operation::key_recipe);
     operation = given(operation, table.binds, |o, BindsWord::Create| o.binds_ids());
-    operation = given(operation, table.on_dead, |o, on_dead| {
-        o.on_dead(match on_dead {
-            DeadWord::Block => OnDead::Block,
-            DeadWord::Continue => OnDead::Continue,
-        })
-    });
+    operation = given(operation, table.on_dead, Operation::on_dead);
     if let Some(reconcile) = &table.reconcile {
         operation = given(operation, reconcile.settle, |o, delay| o.settle_delay(delay.0));
         operation = given(operation, reconcile.max_attempts, Operation::max_lookups);
@@ -297,13 +281,7 @@ fn http(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<H
     if let Some(when) = &table.success_when {
         http = http.success_when(&when.pointer, when.equals.clone());
     }
-    if let Some(meaning) = table.on_conflict {
-        http = http.on_conflict(match meaning {
-            ConflictWord::InProgress => OnConflict::InProgress,
-            ConflictWord::Applied => OnConflict::Applied,
-            ConflictWord::Permanent => OnConflict::Permanent,
-        });
-    }
+    http = given(http, table.on_conflict, Http::on_conflict);
     if let Some(reconcile) = &table.reconcile {
         http = look_up(http, reconcile);
     }
@@ -355,11 +333,7 @@ fn backoff(place: &Place<'_>, table: &BackoffTable) -> Result<Backoff> {
     Ok(Backoff::Exponential {
         base: table.base.map_or(Duration::from_secs(2), |base| base.0),
         cap: table.cap.map_or(Duration::from_secs(3600), |cap| cap.0),
-        jitter: match table.jitter {
-            Some(JitterWord::Full) | None => Jitter::Full,
-            Some(JitterWord::Equal) => Jitter::Equal,
-            Some(JitterWord::None) => Jitter::None,
-        },
+        jitter: table.jitter.unwrap_or_default(),
     })
 }
 

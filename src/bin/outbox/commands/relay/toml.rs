@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
-use sqlite_outbox::Shard;
+use sqlite_outbox::{Jitter, OnConflict, OnDead, Shard};
 use toml::de::{DeTable, DeValue};
 
 use crate::ui::failure::{Failure, Result};
@@ -34,7 +34,7 @@ pub struct RelayTable {
 #[serde(deny_unknown_fields)]
 pub struct OperationTable {
     pub endpoint: Option<String>,
-    pub downstream: DownstreamWord,
+    pub downstream: String,
     pub key_window: Option<Period>,
     pub priority: Option<i32>,
     pub provider: Option<String>,
@@ -49,7 +49,7 @@ pub struct OperationTable {
     pub quoted_key: bool,
     pub downstream_id: Option<String>,
     pub success_when: Option<BodyWhen>,
-    pub on_conflict: Option<ConflictWord>,
+    pub on_conflict: Option<OnConflict>,
     pub binds: Option<BindsWord>,
     pub reconcile: Option<ReconcileTable>,
     pub max_in_flight: Option<usize>,
@@ -61,35 +61,13 @@ pub struct OperationTable {
     pub max_cost_per_tenant: Option<Per<u64>>,
     pub owner: Option<String>,
     pub key_recipe: Option<String>,
-    pub on_dead: Option<DeadWord>,
+    pub on_dead: Option<OnDead>,
     #[serde(default)]
     pub allow_addresses: Vec<String>,
     #[serde(default)]
     pub allow_origins: Vec<String>,
     #[serde(default)]
     pub weaken_stored_contract: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DownstreamWord {
-    Deduplicates,
-    Unprotected,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ConflictWord {
-    InProgress,
-    Applied,
-    Permanent,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DeadWord {
-    Block,
-    Continue,
 }
 
 /// What an operation does with the ids it gets.
@@ -106,14 +84,6 @@ pub enum BackoffKind {
     Schedule,
 }
 
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum JitterWord {
-    Full,
-    Equal,
-    None,
-}
-
 /// One struct for both kinds: a tagged enum would lose the place of a mistake.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -121,7 +91,7 @@ pub struct BackoffTable {
     pub kind: BackoffKind,
     pub base: Option<Period>,
     pub cap: Option<Period>,
-    pub jitter: Option<JitterWord>,
+    pub jitter: Option<Jitter>,
     pub delays: Option<Vec<Period>>,
 }
 
