@@ -61,7 +61,7 @@ fn a_pause_holds_back_what_a_relay_would_send() {
         "2h",
         "4 in flight, 20/s",
         "100 per 1h",
-        "cost 5000 per 1day and tenant",
+        "cost 5000 per 24h and tenant",
         "payments team",
         "by ann, until it is resumed",
     ] {

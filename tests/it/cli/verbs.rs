@@ -182,16 +182,16 @@ fn what_is_looked_up_says_when() {
     assert!(desk.ok(&["list", "--status", "unknown"]).contains(" in 1m "));
     let text = desk.ok(&["show", &id]);
     for words in [
-        "next look-up  20",
-        "now it is unknown, next look-up 20",
-        "nothing is sent until that is known: the next look-up is at 20",
+        "next lookup   20",
+        "now it is unknown, next lookup 20",
+        "nothing is sent until that is known: the next lookup is at 20",
         "resolve 2 --not-applied`",
-        "a relay looks up what became of one in doubt",
+        "a relay looks up intents in doubt",
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }
     desk.sql("UPDATE outbox_lease SET due_at = 1600000000000 WHERE state = 'unknown'");
-    assert!(desk.ok(&["show", &id]).contains("a look-up is due since 2020-"));
+    assert!(desk.ok(&["show", &id]).contains("a lookup is due since 2020-"));
     desk.ok(&["pause", "mail"]);
     assert!(desk.ok(&["show", &id]).contains("so that nobody looks it up"));
     desk.ok(&["resolve", &id, "--applied"]);
@@ -223,7 +223,7 @@ fn a_configured_look_up_finds_what_was_applied() {
     assert!(story["downstream_id"].is_string(), "{story}");
     assert_eq!(story["events"].as_array().unwrap().last().unwrap()["kind"], "reconciled");
     let text = desk.ok(&["show", "1"]);
-    assert!(text.contains("look-up: unknown -> succeeded, by relay-"), "{text}");
+    assert!(text.contains("lookup: unknown -> succeeded, by relay-"), "{text}");
     assert!(text.contains("the look-up found it applied"), "{text}");
     assert_eq!(downstream.requests().len(), 1, "nothing was sent again");
     assert_eq!(desk.count("outbox_binding"), 1);

@@ -8,7 +8,7 @@ use crate::args::EventsArgs;
 use crate::ui::failure::Result;
 use crate::ui::output::Out;
 use crate::ui::stop::StopSignal;
-use crate::ui::trail::{self, Move};
+use crate::ui::trail;
 
 /// How many are read at once.
 const PAGE: usize = 500;
@@ -30,11 +30,7 @@ pub fn run(out: Out, outbox: &Outbox, args: &EventsArgs) -> Result<()> {
                 return Ok(());
             }
             // Each line is flushed by its end.
-            if out.is_json() {
-                out.json(&Move::from(event))
-            } else {
-                out.line(trail::line(event))
-            }?;
+            if out.is_json() { out.json(event) } else { out.line(trail::line(event)) }?;
             left -= 1;
         }
         if let Some(last) = page.last() {

@@ -2,62 +2,11 @@
 
 use std::io::IsTerminal;
 
-use serde::Serialize;
 use sqlite_outbox::{Clock, Entry, Filter, Outbox, Status, SystemClock};
 
 use crate::args::{FilterArgs, ListArgs};
 use crate::ui::failure::Result;
 use crate::ui::output::{Out, distance, escape, note, shorten, table};
-
-/// The columns of `outbox_status`, in their order.
-#[derive(Serialize)]
-pub struct Row<'a> {
-    id: i64,
-    tenant_id: &'a str,
-    operation: &'a str,
-    entity_id: &'a str,
-    intent_version: i64,
-    idempotency_key: &'a str,
-    endpoint: Option<&'a str>,
-    ordering_key: Option<&'a str>,
-    status: &'a str,
-    attempts: u32,
-    next_attempt_at: Option<i64>,
-    next_lookup_at: Option<i64>,
-    locked_until: Option<i64>,
-    locked_by: Option<&'a str>,
-    last_error: Option<&'a str>,
-    downstream_id: Option<&'a str>,
-    created_at: i64,
-    finished_at: Option<i64>,
-    registered: bool,
-}
-
-impl<'a> From<&'a Entry> for Row<'a> {
-    fn from(entry: &'a Entry) -> Self {
-        Self {
-            id: entry.id,
-            tenant_id: &entry.tenant_id,
-            operation: &entry.operation,
-            entity_id: &entry.entity_id,
-            intent_version: entry.intent_version,
-            idempotency_key: &entry.idempotency_key,
-            endpoint: entry.endpoint.as_deref(),
-            ordering_key: entry.ordering_key.as_deref(),
-            status: entry.status.as_str(),
-            attempts: entry.attempts,
-            next_attempt_at: entry.next_attempt_at,
-            next_lookup_at: entry.next_lookup_at,
-            locked_until: entry.locked_until,
-            locked_by: entry.locked_by.as_deref(),
-            last_error: entry.last_error.as_deref(),
-            downstream_id: entry.downstream_id.as_deref(),
-            created_at: entry.created_at,
-            finished_at: entry.finished_at,
-            registered: entry.registered,
-        }
-    }
-}
 
 pub fn filter(args: &FilterArgs) -> Filter {
     let mut filter = Filter::default();
@@ -77,7 +26,7 @@ pub fn run(out: Out, outbox: &Outbox, args: &ListArgs, show_secrets: bool) -> Re
         entries.iter_mut().for_each(hide_path);
     }
     if out.is_json() {
-        entries.iter().try_for_each(|entry| out.json(&Row::from(entry)))?;
+        entries.iter().try_for_each(|entry| out.json(entry))?;
     } else if entries.is_empty() {
         out.line("no such intents")?;
     } else {

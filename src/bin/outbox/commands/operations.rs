@@ -1,13 +1,11 @@
 //! `outbox operations`, `pause` and `resume`: the stored contracts, and holding operations back.
 
-use std::time::Duration;
-
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlite_outbox::{Clock, Outbox, PauseKind, StoredContract, SystemClock};
 
 use crate::args::{PauseArgs, ResumeArgs};
 use crate::ui::failure::{Failure, Result};
-use crate::ui::output::{Out, distance, escape, shorten, table, time};
+use crate::ui::output::{Out, distance, duration, escape, shorten, table, time};
 
 pub fn pause(out: Out, outbox: &Outbox, args: &PauseArgs) -> Result<()> {
     if args.length.is_some_and(|length| length.is_zero()) {
@@ -39,7 +37,7 @@ pub fn resume(out: Out, outbox: &Outbox, args: &ResumeArgs) -> Result<()> {
 pub fn list(out: Out, outbox: &Outbox) -> Result<()> {
     let known = outbox.operations()?;
     if out.is_json() {
-        return known.iter().try_for_each(|known| out.json(&to_json(known)));
+        return known.iter().try_for_each(|known| out.json(known));
     }
     if known.is_empty() {
         return out.line("no relay has registered an operation yet");
@@ -49,7 +47,7 @@ pub fn list(out: Out, outbox: &Outbox) -> Result<()> {
         "DOWNSTREAM",
         "WINDOW",
         "ON DEAD",
-        "LOOK-UP",
+        "LOOKUP",
         "IDS",
         "LIMITS",
         "PROVIDER",
@@ -59,12 +57,11 @@ pub fn list(out: Out, outbox: &Outbox) -> Result<()> {
     ]);
     let now = SystemClock.now();
     for known in &known {
-        let (downstream, window) = promise(known);
         table.add_row([
             escape(&known.operation),
-            downstream.into(),
-            window.map_or_else(dash, short),
-            on_dead(known).into(),
+            known.downstream.to_string(),
+            known.downstream.window().map_or_else(dash, duration),
+            known.on_dead.to_string(),
             if known.reconciles { "yes".into() } else { dash() },
             if known.binds_ids { "bound".into() } else { dash() },
             limits(known),
@@ -100,44 +97,8 @@ pub fn pause_of(known: &StoredContract, now: i64) -> String {
     }
 }
 
-fn to_json(known: &StoredContract) -> Value {
-    let (downstream, window) = promise(known);
-    json!({
-        "operation": known.operation,
-        "downstream": downstream,
-        "window_ms": window.map(millis),
-        "on_dead": on_dead(known),
-        "provider": known.provider,
-        "owner": known.owner,
-        "key_recipe": known.key_recipe,
-        "reconciles": known.reconciles,
-        "binds_ids": known.binds_ids,
-        "max_in_flight": known.max_in_flight,
-        "rate_count": known.rate.map(|(count, _)| count),
-        "rate_ms": known.rate.map(|(_, per)| millis(per)),
-        "max_per": known.max_per.map(budget),
-        "max_cost": known.max_cost.map(budget),
-        "max_per_tenant": known.max_per_tenant.map(budget),
-        "max_cost_per_tenant": known.max_cost_per_tenant.map(budget),
-        "paused": known.paused.map(PauseKind::as_str),
-        "paused_since": known.paused_since,
-        "paused_until": known.paused_until,
-        "paused_by": known.paused_by,
-        "paused_reason": known.paused_reason,
-    })
-}
-
 fn find(outbox: &Outbox, operation: &str) -> Result<Option<StoredContract>> {
     Ok(outbox.operations()?.into_iter().find(|known| known.operation == operation))
-}
-
-/// In the words of `relay.toml`.
-fn promise(known: &StoredContract) -> (&'static str, Option<Duration>) {
-    (known.downstream.as_str(), known.downstream.window())
-}
-
-fn on_dead(known: &StoredContract) -> &'static str {
-    known.on_dead.as_str()
 }
 
 fn limits(known: &StoredContract) -> String {
@@ -146,13 +107,9 @@ fn limits(known: &StoredContract) -> String {
         limits.push(format!("{most} in flight"));
     }
     if let Some((count, per)) = known.rate {
-        let per = match per.as_millis() {
-            1000 => "s".into(),
-            60_000 => "m".into(),
-            3_600_000 => "h".into(),
-            _ => short(per),
-        };
-        limits.push(format!("{count}/{per}"));
+        let per = duration(per);
+        let is_unit = matches!(per.as_str(), "1s" | "1m" | "1h");
+        limits.push(format!("{count}/{}", if is_unit { &per[1..] } else { &per }));
     }
     for (budget, of, whose) in [
         (known.max_per, "", ""),
@@ -161,22 +118,10 @@ fn limits(known: &StoredContract) -> String {
         (known.max_cost_per_tenant, "cost ", " and tenant"),
     ] {
         if let Some((amount, window)) = budget {
-            limits.push(format!("{of}{amount} per {}{whose}", short(window)));
+            limits.push(format!("{of}{amount} per {}{whose}", duration(window)));
         }
     }
     if limits.is_empty() { dash() } else { limits.join(", ") }
-}
-
-fn budget((amount, window): (u64, Duration)) -> Value {
-    json!({ "amount": amount, "window_ms": millis(window) })
-}
-
-fn short(duration: Duration) -> String {
-    humantime::format_duration(duration).to_string().replace(' ', "")
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn dash() -> String {

@@ -1,6 +1,6 @@
 //! `outbox stats`: counts by operation and status.
 
-use serde_json::{Map, Value, json};
+use serde::Serialize;
 use sqlite_outbox::{
     Clock, OperationStats, Outbox, PauseKind, Status, StoredContract, SystemClock,
 };
@@ -9,6 +9,22 @@ use crate::commands::operations;
 use crate::ui::failure::Result;
 use crate::ui::output::{Out, distance, escape, quoted, table};
 
+/// The counts of one operation, and whether it is paused.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    stats: &'a OperationStats,
+    paused: Option<PauseKind>,
+    paused_until: Option<i64>,
+}
+
+impl<'a> Line<'a> {
+    fn new(stats: &'a OperationStats, paused: Option<&StoredContract>) -> Self {
+        let until = paused.and_then(|known| known.paused_until);
+        Self { stats, paused: paused.and_then(|known| known.paused), paused_until: until }
+    }
+}
+
 pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
     let stats = outbox.stats()?;
     let known = outbox.operations()?;
@@ -16,7 +32,7 @@ pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
         known.iter().find(|known| known.operation == line.operation && known.paused.is_some())
     };
     if out.is_json() {
-        return stats.iter().try_for_each(|line| out.json(&to_json(line, paused(line))));
+        return stats.iter().try_for_each(|line| out.json(&Line::new(line, paused(line))));
     }
     if stats.is_empty() {
         return out.line("no intents yet");
@@ -68,19 +84,4 @@ fn as_table(stats: &[OperationStats], now: i64) -> String {
         table.add_row(row);
     }
     table.trim_fmt()
-}
-
-fn to_json(line: &OperationStats, paused: Option<&StoredContract>) -> Value {
-    let mut object = Map::new();
-    object.insert("operation".into(), json!(line.operation));
-    object.insert("registered".into(), json!(line.registered));
-    for &status in Status::ALL {
-        object.insert(status.as_str().into(), json!(line.count(status)));
-    }
-    object.insert("oldest_due_at".into(), json!(line.oldest_due_at));
-    let kind = paused.and_then(|known| known.paused).map(PauseKind::as_str);
-    object.insert("duplicate_effects".into(), json!(line.duplicate_effects));
-    object.insert("paused".into(), json!(kind));
-    object.insert("paused_until".into(), json!(paused.and_then(|known| known.paused_until)));
-    Value::Object(object)
 }

@@ -5,5 +5,4 @@ pub mod input;
 pub mod logging;
 pub mod output;
 pub mod stop;
-pub mod stored;
 pub mod trail;

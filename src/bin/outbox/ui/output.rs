@@ -121,15 +121,30 @@ pub fn time(at: i64) -> String {
     }
 }
 
+/// A length of time as `relay.toml` takes it, in hours at most: `24h`, `1h 30m`, `100ms`.
+pub fn duration(duration: Duration) -> String {
+    in_units(duration.as_millis(), &UNITS[1..]).join(" ")
+}
+
 /// How long ago or ahead a time is, in its two largest units.
 pub fn distance(from: i64, to: i64) -> String {
-    let seconds = from.abs_diff(to) / 1000;
-    humantime::format_duration(Duration::from_secs(seconds))
-        .to_string()
-        .split(' ')
-        .take(2)
-        .collect::<Vec<_>>()
-        .join(" ")
+    let mut units = in_units(u128::from(from.abs_diff(to)), &UNITS[..4]);
+    units.truncate(2);
+    units.join(" ")
+}
+
+const UNITS: [(&str, u128); 5] =
+    [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+
+fn in_units(mut millis: u128, units: &[(&str, u128)]) -> Vec<String> {
+    let mut parts = Vec::new();
+    for (unit, size) in units {
+        if millis >= *size {
+            parts.push(format!("{}{unit}", millis / size));
+            millis %= size;
+        }
+    }
+    if parts.is_empty() { vec!["0s".into()] } else { parts }
 }
 
 /// `1 intent`, `2 intents`.

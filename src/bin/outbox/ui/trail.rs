@@ -4,60 +4,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use serde::Serialize;
 use sqlite_outbox::{Entry, Event, EventKind, Status};
 
-use crate::ui::output::{escape, time};
-
-/// One line of the audit trail, under the names of `outbox_event`'s columns.
-#[derive(Serialize)]
-pub struct Move<'a> {
-    position: i64,
-    outbox_id: i64,
-    seq: i64,
-    operation: &'a str,
-    at: i64,
-    kind: &'a str,
-    from_status: &'a str,
-    status: &'a str,
-    attempt: u32,
-    claimed_at: Option<i64>,
-    token: Option<i64>,
-    actor: Option<&'a str>,
-    error_class: Option<&'a str>,
-    reason: Option<&'a str>,
-    downstream_id: Option<&'a str>,
-    agent_run: Option<&'a str>,
-    tool_version: Option<&'a str>,
-    key_hash: &'a str,
-    args_hash: Option<&'a str>,
-}
-
-impl<'a> From<&'a Event> for Move<'a> {
-    fn from(event: &'a Event) -> Self {
-        Self {
-            position: event.position,
-            outbox_id: event.outbox_id,
-            seq: event.seq,
-            operation: &event.operation,
-            at: event.at,
-            kind: event.kind.as_str(),
-            from_status: event.from_status.as_str(),
-            status: event.status.as_str(),
-            attempt: event.attempt,
-            claimed_at: event.claimed_at,
-            token: event.token,
-            actor: event.actor.as_deref(),
-            error_class: event.error_class.as_deref(),
-            reason: event.reason.as_deref(),
-            downstream_id: event.downstream_id.as_deref(),
-            agent_run: event.agent_run.as_deref(),
-            tool_version: event.tool_version.as_deref(),
-            key_hash: &event.key_hash,
-            args_hash: event.args_hash.as_deref(),
-        }
-    }
-}
+use crate::ui::output::{duration, escape, time};
 
 /// One event on one line, with its position to go on behind.
 pub fn line(event: &Event) -> String {
@@ -104,7 +53,7 @@ pub fn story(entry: &Entry, events: &[Event]) -> String {
     }
     if !entry.status.is_settled() {
         let next = match (entry.status, entry.next_attempt_at, entry.next_lookup_at) {
-            (Status::Unknown, _, Some(at)) => format!(", next look-up {}", time(at)),
+            (Status::Unknown, _, Some(at)) => format!(", next lookup {}", time(at)),
             (_, Some(at), _) => format!(", next attempt {}", time(at)),
             _ => String::new(),
         };
@@ -124,7 +73,7 @@ fn what(event: &Event) -> String {
     let name = match (event.kind, event.attempt) {
         (EventKind::Attempt, 0) => "attempt (not counted)".into(),
         (EventKind::Attempt, number) => format!("attempt {number}"),
-        (EventKind::Reconciled, _) => "look-up".into(),
+        (EventKind::Reconciled, _) => "lookup".into(),
         (EventKind::DuplicateEffect, _) => "DUPLICATE EFFECT".into(),
         (kind, _) => kind.as_str().replace('_', " "),
     };
@@ -142,7 +91,7 @@ fn what(event: &Event) -> String {
 /// From the claim to the record, where something was claimed.
 fn took(event: &Event) -> Option<String> {
     let took = u64::try_from(event.at.saturating_sub(event.claimed_at?)).unwrap_or(0);
-    Some(humantime::format_duration(Duration::from_millis(took)).to_string())
+    Some(duration(Duration::from_millis(took)))
 }
 
 fn why(event: &Event) -> Option<String> {

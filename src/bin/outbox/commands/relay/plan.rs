@@ -167,7 +167,7 @@ fn flag_error(error: &sqlite_outbox::Error) -> Failure {
 fn as_stored(stored: StoredContract, http: Http) -> Operation {
     let operation = Operation::new(stored.downstream, http).on_dead(stored.on_dead);
     let operation = if stored.binds_ids { operation.binds_ids() } else { operation };
-    // A look-up is not stored, only that there is one: another relay's asks.
+    // A lookup is not stored, only that there is one: another relay's asks.
     match stored.provider {
         Some(provider) => operation.provider(provider),
         None => operation,

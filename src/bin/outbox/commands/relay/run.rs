@@ -48,7 +48,7 @@ impl Totals {
             counts.finished += u64::from(self.is_stopping.load(Ordering::Acquire));
         }
         match event.status {
-            // A look-up that does not tell, for one.
+            // A lookup that does not tell, for one.
             _ if event.from_status == event.status => {}
             Status::Succeeded => counts.succeeded += 1,
             Status::Pending => counts.retried += 1,

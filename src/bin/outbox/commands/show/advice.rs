@@ -1,11 +1,12 @@
 //! What helps: the commands with which a person can get an intent on that stands still.
 
-use sqlite_outbox::{Clock, Entry, ErrorKind, Event, EventKind, Outbox, Status, SystemClock};
+use sqlite_outbox::{
+    Clock, Entry, ErrorKind, Event, EventKind, OnDead, Outbox, Status, StoredContract, SystemClock,
+};
 
 use crate::commands::verbs;
 use crate::ui::failure::Result;
 use crate::ui::output::{quoted, time};
-use crate::ui::stored::Contract;
 
 /// One sentence, then one line for each command that is accepted now; nothing where the intent
 /// goes on by itself.
@@ -13,12 +14,12 @@ pub fn next_step(
     outbox: &Outbox,
     entry: &Entry,
     events: &[Event],
-    contract: Option<&Contract>,
+    contract: Option<&StoredContract>,
 ) -> Result<Option<String>> {
     let command = format!("outbox --db {}", quoted(outbox.path()));
     let mut lines = match entry.status {
         Status::Pending => {
-            let is_paused = contract.is_some_and(|contract| contract.is_paused);
+            let is_paused = contract.is_some_and(|contract| contract.paused.is_some());
             return Ok(is_paused.then(|| {
                 let operation = quoted(&entry.operation);
                 format!("its operation is paused: `{command} resume {operation}` lets it go on")
@@ -61,7 +62,7 @@ fn dead(outbox: &Outbox, entry: &Entry, events: &[Event], command: &str) -> Resu
 fn doubtful(
     outbox: &Outbox,
     entry: &Entry,
-    (events, contract): (&[Event], Option<&Contract>),
+    (events, contract): (&[Event], Option<&StoredContract>),
     command: &str,
 ) -> Result<Vec<String>> {
     let id = entry.id;
@@ -69,14 +70,14 @@ fn doubtful(
     let ask = "ask the provider about its key or entity";
     let mut lines = vec![match (entry.status, entry.next_lookup_at) {
         (Status::Unknown, Some(at)) => {
-            let asked = if contract.is_some_and(|contract| contract.is_paused) {
+            let asked = if contract.is_some_and(|contract| contract.paused.is_some()) {
                 "its operation is paused, so that nobody looks it up".into()
             } else if entry.locked_by.is_some() {
-                "a look-up is on its way".into()
+                "a lookup is on its way".into()
             } else if at > SystemClock.now() {
-                format!("the next look-up is at {}", time(at))
+                format!("the next lookup is at {}", time(at))
             } else {
-                format!("a look-up is due since {}, and no relay has made it yet", time(at))
+                format!("a lookup is due since {}, and no relay has made it yet", time(at))
             };
             format!(
                 "it may have been applied, and nothing is sent until that is known: {asked}; \
@@ -123,9 +124,9 @@ fn may_replay(outbox: &Outbox, id: i64) -> Result<bool> {
 }
 
 /// Whether later intents of its ordering key wait for this one.
-fn blocks(entry: &Entry, events: &[Event], contract: Option<&Contract>) -> bool {
+fn blocks(entry: &Entry, events: &[Event], contract: Option<&StoredContract>) -> bool {
     let goes_on = entry.status == Status::Dead
-        && contract.is_some_and(|contract| contract.on_dead == "continue");
+        && contract.is_some_and(|contract| contract.on_dead == OnDead::Continue);
     let mut since = events.iter().rev().take_while(|event| event.status != Status::Pending);
     let is_skipped = since.any(|event| event.kind == EventKind::Skipped);
     entry.ordering_key.is_some() && !goes_on && !is_skipped

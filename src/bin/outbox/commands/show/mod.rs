@@ -3,54 +3,26 @@
 mod advice;
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use serde::Serialize;
-use sqlite_outbox::{Entry, Event, Outbox, Receipt};
+use sqlite_outbox::{Entry, Event, OnDead, Outbox, Receipt, StoredContract};
 
 use self::advice::next_step;
 use crate::args::ShowArgs;
-use crate::commands::list::{Row, hide_path};
+use crate::commands::list::hide_path;
 use crate::ui::failure::{Failure, Result};
-use crate::ui::output::{Out, escape, shorten, time};
-use crate::ui::stored::{self, Contract, Request};
-use crate::ui::trail::{self, Move};
+use crate::ui::output::{Out, duration, escape, shorten, time};
+use crate::ui::trail;
 
 #[derive(Serialize)]
 struct Story<'a> {
     #[serde(flatten)]
-    row: Row<'a>,
-    #[serde(flatten)]
-    request: Request<'a>,
-    contract: Option<&'a Contract>,
-    receipt: Option<Proof<'a>>,
+    entry: &'a Entry,
+    contract: Option<&'a StoredContract>,
     /// That it was carried out twice, and under which ids the provider knows it.
     duplicate_effect: Option<&'a str>,
-    events: Vec<Move<'a>>,
+    events: &'a [Event],
     next_step: Option<String>,
-}
-
-#[derive(Serialize)]
-struct Proof<'a> {
-    downstream_id: Option<&'a str>,
-    status: Option<u16>,
-    headers: serde_json::Map<String, serde_json::Value>,
-    body: Option<&'a str>,
-    truncated: bool,
-}
-
-impl<'a> From<&'a Receipt> for Proof<'a> {
-    fn from(receipt: &'a Receipt) -> Self {
-        let headers =
-            receipt.headers.iter().map(|(name, value)| (name.clone(), value.as_str().into()));
-        Self {
-            downstream_id: receipt.downstream_id.as_deref(),
-            status: receipt.status,
-            headers: headers.collect(),
-            body: receipt.body.as_deref(),
-            truncated: receipt.truncated,
-        }
-    }
 }
 
 pub fn run(out: Out, outbox: &Outbox, args: &ShowArgs, show_secrets: bool) -> Result<()> {
@@ -61,21 +33,19 @@ pub fn run(out: Out, outbox: &Outbox, args: &ShowArgs, show_secrets: bool) -> Re
         hide_path(&mut entry);
     }
     let events = outbox.audit(entry.id)?;
-    let request = stored::request(&entry);
-    let contract = stored::contract(outbox, &entry.operation)?;
-    let next_step = next_step(outbox, &entry, &events, contract.as_ref())?;
+    let known = outbox.operations()?;
+    let contract = known.iter().find(|known| known.operation == entry.operation);
+    let next_step = next_step(outbox, &entry, &events, contract)?;
     if out.is_json() {
         return out.json(&Story {
-            row: Row::from(&entry),
-            request,
-            contract: contract.as_ref(),
-            receipt: entry.receipt.as_ref().map(Proof::from),
+            entry: &entry,
+            contract,
             duplicate_effect: trail::duplicate_effect(&events),
-            events: events.iter().map(Move::from).collect(),
+            events: &events,
             next_step: next_step.map(|next| next.replace("\n  ", "; ")),
         });
     }
-    out.line(facts(&entry, &events, contract.as_ref()))?;
+    out.line(facts(&entry, &events, contract))?;
     // A person's word leaves an empty one.
     if let Some(receipt) = entry.receipt.as_ref().filter(|receipt| proves_more_than_id(receipt)) {
         out.line(proof(receipt))?;
@@ -94,7 +64,7 @@ fn find(outbox: &Outbox, args: &ShowArgs) -> Result<Option<Entry>> {
     Ok(outbox.entry_by_key(args.tenant.as_deref().unwrap_or(""), &args.which)?)
 }
 
-fn facts(entry: &Entry, events: &[Event], contract: Option<&Contract>) -> String {
+fn facts(entry: &Entry, events: &[Event], contract: Option<&StoredContract>) -> String {
     let mut lines = vec![format!("intent {} is {}", entry.id, entry.status)];
     if let Some(twice) = trail::duplicate_effect(events) {
         lines.push(format!("DUPLICATE EFFECT: it was {}", escape(twice)));
@@ -130,7 +100,7 @@ fn facts(entry: &Entry, events: &[Event], contract: Option<&Contract>) -> String
     add("created", Some(&time(entry.created_at)));
     add("attempts", Some(&entry.attempts.to_string()));
     add("next attempt", entry.next_attempt_at.map(time).as_deref());
-    add("next look-up", entry.next_lookup_at.map(time).as_deref());
+    add("next lookup", entry.next_lookup_at.map(time).as_deref());
     add("held by", entry.locked_by.as_deref());
     add("held until", entry.locked_until.map(time).as_deref());
     add("last error", entry.last_error.as_deref());
@@ -143,20 +113,19 @@ fn unregistered() -> String {
     "none stored: no relay has ever registered this operation".into()
 }
 
-fn in_words(contract: &Contract) -> String {
-    let mut text = contract.downstream.to_owned();
-    if let Some(window) = contract.key_window_ms {
-        let window = humantime::format_duration(Duration::from_millis(window));
-        let _ = write!(text, ", remembers a key for {window}");
+fn in_words(contract: &StoredContract) -> String {
+    let mut text = contract.downstream.to_string();
+    if let Some(window) = contract.downstream.window() {
+        let _ = write!(text, ", remembers a key for {}", duration(window));
     }
-    if contract.on_dead == "continue" {
+    if contract.on_dead == OnDead::Continue {
         text.push_str("; a dead intent lets its ordering key continue");
     }
     if let Some(provider) = &contract.provider {
         let _ = write!(text, "; provider {provider}");
     }
     if contract.reconciles {
-        text.push_str("; a relay looks up what became of one in doubt");
+        text.push_str("; a relay looks up intents in doubt");
     }
     if contract.binds_ids {
         text.push_str("; no two intents can have one id");
