@@ -5,7 +5,7 @@ use sqlite_outbox::{Enqueued, ErrorKind, Intent, Outbox};
 
 use crate::args::EnqueueArgs;
 use crate::ui::failure::{Failure, Result};
-use crate::ui::input;
+use crate::ui::input::{self, given};
 use crate::ui::output::{Out, escape, note};
 
 #[derive(Serialize)]
@@ -51,42 +51,25 @@ fn intent(args: &EnqueueArgs) -> Result<Intent> {
         return Err(Failure::usage("--payload: standard input is read by --args already"));
     }
     let mut intent = Intent::new(&args.operation, &args.entity).version(args.version);
-    if let Some(tenant) = &args.tenant {
-        intent = intent.tenant(tenant);
+    intent = given(intent.cost(args.cost), args.tenant.as_deref(), Intent::tenant);
+    intent = given(intent, args.key.as_deref(), Intent::key);
+    intent = given(intent, args.endpoint.as_deref(), Intent::endpoint);
+    intent = given(intent, args.method.as_deref(), Intent::method);
+    intent = given(intent, args.content_type.as_deref(), Intent::content_type);
+    intent = given(intent, args.ordering_key.as_deref(), Intent::ordering_key);
+    intent = given(intent, args.delay, Intent::delay);
+    intent = given(intent, args.expires_in, Intent::expires_in);
+    if let Some(text) = &args.args {
+        intent = intent.args_json(input::text("--args", text)?);
     }
-    if let Some(key) = &args.key {
-        intent = intent.key(key);
-    }
-    if let Some(endpoint) = &args.endpoint {
-        intent = intent.endpoint(endpoint);
-    }
-    if let Some(method) = &args.method {
-        intent = intent.method(method);
-    }
-    if let Some(given) = &args.args {
-        intent = intent.args_json(input::text("--args", given)?);
-    }
-    if let Some(given) = &args.payload {
-        intent = intent.payload(input::text("--payload", given)?);
-    }
-    if let Some(content_type) = &args.content_type {
-        intent = intent.content_type(content_type);
+    if let Some(text) = &args.payload {
+        intent = intent.payload(input::text("--payload", text)?);
     }
     for header in &args.header {
         // Not repeated in the message: it may be a credential that was put here by mistake.
         let (name, value) =
             header.split_once('=').ok_or_else(|| Failure::usage("--header: must be NAME=VALUE"))?;
         intent = intent.header(name, value);
-    }
-    if let Some(key) = &args.ordering_key {
-        intent = intent.ordering_key(key);
-    }
-    if let Some(delay) = args.delay {
-        intent = intent.delay(delay);
-    }
-    intent = intent.cost(args.cost);
-    if let Some(expires_in) = args.expires_in {
-        intent = intent.expires_in(expires_in);
     }
     Ok(intent)
 }

@@ -12,49 +12,40 @@ use crate::ui::output::{Out, count, escape, note};
 #[derive(Serialize)]
 struct Done<'a> {
     id: i64,
-    outcome: String,
+    outcome: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<&'static str>,
+    status: Option<Status>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
 }
 
-impl Out {
-    fn done(self, id: i64, outcome: &str) -> Result<()> {
-        if self.is_json() {
-            let outcome = outcome.replace(' ', "_");
-            return self.json(&Done { id, outcome, status: None, reason: None });
-        }
-        self.line(format_args!("intent {id}: {outcome}"))
+impl<'a> Done<'a> {
+    fn new(id: i64, outcome: &'a str) -> Self {
+        Self { id, outcome, status: None, reason: None }
     }
 
-    fn resolved(self, id: i64, status: Status) -> Result<()> {
-        if self.is_json() {
-            let status = Some(status.as_str());
-            return self.json(&Done { id, outcome: "resolved".into(), status, reason: None });
+    fn print(&self, out: Out) -> Result<()> {
+        if out.is_json() {
+            return out.json(self);
         }
-        self.line(format_args!("intent {id}: resolved, it is {status}"))
+        let Self { id, outcome, .. } = self;
+        let now = self.status.map(|status| format!(", it is {status}")).unwrap_or_default();
+        out.line(format_args!("intent {id}: {}{now}", outcome.replace('_', " ")))
     }
 
-    /// It was not withdrawn, but that somebody wanted to is on record.
-    fn too_late(self, id: i64, status: Status) -> Result<()> {
-        let why = "too late to withdraw: it is not tried again";
-        if self.is_json() {
-            let (outcome, status) = ("too_late".into(), Some(status.as_str()));
-            self.json(&Done { id, outcome, status, reason: Some(why) })?;
+    /// An intent that was not treated as asked: the text for people goes to standard error.
+    fn print_as_note(&self, out: Out, text: &str) -> Result<()> {
+        if out.is_json() {
+            out.json(self)?;
         }
-        note(format_args!("intent {id} is {status}: {why}"));
+        note(text);
         Ok(())
     }
 
-    /// `word` is `error` where this intent was asked for, `refused` where it only matched.
-    fn refused(self, word: &str, id: i64, reason: &str) -> Result<()> {
-        if self.is_json() {
-            let outcome = "refused".into();
-            self.json(&Done { id, outcome, status: None, reason: Some(reason) })?;
-        }
-        note(format_args!("{word}: {}", escape(reason)));
-        Ok(())
+    /// `word` is `error` for an intent that was asked for, `refused` for one that only matched.
+    fn print_refusal(out: Out, word: &str, id: i64, reason: &str) -> Result<()> {
+        let done = Done { reason: Some(reason), ..Done::new(id, "refused") };
+        done.print_as_note(out, &format!("{word}: {}", escape(reason)))
     }
 }
 
@@ -70,14 +61,14 @@ pub fn replay(out: Out, outbox: &Outbox, args: &ReplayArgs) -> Result<()> {
     if args.ids.is_empty() {
         return replay_many(out, outbox, args, &actor);
     }
-    let outcome = if args.dry_run { "would be replayed" } else { "replayed" };
+    let outcome = if args.dry_run { "would_be_replayed" } else { "replayed" };
     each(out, &args.ids, |id| {
         if args.dry_run {
             may_replay(outbox, id)?;
         } else {
             outbox.replay(id, &actor)?;
         }
-        Ok((Told::Done, out.done(id, outcome)))
+        Ok((Told::Done, Done::new(id, outcome).print(out)))
     })
 }
 
@@ -98,7 +89,8 @@ pub fn resolve(out: Out, outbox: &Outbox, args: &ResolveArgs) -> Result<()> {
     let actor = args.by.actor();
     let resolved = each(out, &args.ids, |id| {
         let status = outbox.resolve(id, &resolution, &actor)?;
-        Ok((Told::Done, out.resolved(id, status)))
+        let done = Done { status: Some(status), ..Done::new(id, "resolved") };
+        Ok((Told::Done, done.print(out)))
     });
     resolved.map_err(|failure| match failure.text.strip_prefix("downstream_id: ") {
         Some(reason) => Failure::usage(format!("--downstream-id: {reason}")),
@@ -110,7 +102,7 @@ pub fn skip(out: Out, outbox: &Outbox, args: &IntentsArgs) -> Result<()> {
     let actor = args.by.actor();
     each(out, &args.ids, |id| {
         outbox.transact(|tx| outbox.skip(tx, id, &actor))?;
-        Ok((Told::Done, out.done(id, "skipped")))
+        Ok((Told::Done, Done::new(id, "skipped").print(out)))
     })
 }
 
@@ -119,35 +111,43 @@ pub fn cancel(out: Out, outbox: &Outbox, args: &IntentsArgs) -> Result<()> {
     each(out, &args.ids, |id| {
         let status = outbox.transact(|tx| outbox.request_cancel(tx, id, &actor))?;
         Ok(match status {
-            Status::Cancelled => (Told::Done, out.done(id, "cancelled")),
-            status => (Told::Otherwise, out.too_late(id, status)),
+            Status::Cancelled => (Told::Done, Done::new(id, "cancelled").print(out)),
+            status => (Told::Otherwise, too_late(out, id, status)),
         })
     })
 }
 
-/// Whether an intent would be replayed now.
+/// Whether an intent would be replayed now; the error says why not.
 pub fn may_replay(outbox: &Outbox, id: i64) -> sqlite_outbox::Result<()> {
     let filter = Filter::default().ids([id]);
     match outbox.replay_all(&filter, "cli", true)?.pop() {
         Some((_, verdict)) => verdict,
+        // There is no such intent, which `replay` says in its own words.
         None => outbox.replay(id, "cli"),
     }
 }
 
-/// Acts on each id by itself: one that is refused keeps no other from its turn.
+/// The intent was not withdrawn, but the wish to cancel it is on record.
+fn too_late(out: Out, id: i64, status: Status) -> Result<()> {
+    let why = "too late to withdraw: it is not tried again";
+    let done = Done { status: Some(status), reason: Some(why), ..Done::new(id, "too_late") };
+    done.print_as_note(out, &format!("intent {id} is {status}: {why}"))
+}
+
+/// Acts on each id separately: a refusal does not keep the others from their turn.
 fn each(
     out: Out,
     ids: &[i64],
     act: impl Fn(i64) -> sqlite_outbox::Result<(Told, Result<()>)>,
 ) -> Result<()> {
     let mut is_all_done = true;
-    // Whoever reads may have gone away; what was asked for is done all the same.
+    // A closed standard output does not keep the rest from being done.
     let mut said = Ok(());
     for &id in ids {
         let (told, line) = match act(id) {
             Ok(told) => told,
             Err(error) if is_of_this_intent(error.kind()) => {
-                (Told::Otherwise, out.refused("error", id, &error.to_string()))
+                (Told::Otherwise, Done::print_refusal(out, "error", id, &error.to_string()))
             }
             Err(error) => return Err(error.into()),
         };
@@ -166,20 +166,20 @@ fn replay_many(out: Out, outbox: &Outbox, args: &ReplayArgs, actor: &Actor) -> R
     filter.limit = args.limit;
     let plan = outbox.replay_all(&filter, actor, true)?;
     let replayable = plan.iter().filter(|(_, done)| done.is_ok()).count();
-    // Whoever reads may have gone away; what was asked for is done all the same.
+    // A closed standard output does not keep the rest from being done.
     let said = out.say(format_args!(
         "{} can be replayed, {} refused",
         count(replayable, "intent"),
         plan.len() - replayable
     ));
     let (outcome, matched) = if args.dry_run {
-        ("would be replayed", plan)
+        ("would_be_replayed", plan)
     } else {
         ("replayed", outbox.replay_all(&filter, actor, false)?)
     };
     said?;
     matched.iter().try_for_each(|(id, done)| match done {
-        Ok(()) => out.done(*id, outcome),
-        Err(why) => out.refused("refused", *id, &why.to_string()),
+        Ok(()) => Done::new(*id, outcome).print(out),
+        Err(why) => Done::print_refusal(out, "refused", *id, &why.to_string()),
     })
 }

@@ -71,3 +71,11 @@ pub fn actor(given: Option<&str>) -> String {
     let user = || std::env::var("USER").ok().filter(|user| !user.is_empty());
     given.map(str::to_owned).or_else(user).unwrap_or_else(|| "cli".into())
 }
+
+/// Sets what is given, and leaves `target` as it is otherwise.
+pub fn given<T, V>(target: T, value: Option<V>, set: impl FnOnce(T, V) -> T) -> T {
+    match value {
+        Some(value) => set(target, value),
+        None => target,
+    }
+}

@@ -13,6 +13,7 @@ use super::toml::{
 };
 use crate::args::RelayArgs;
 use crate::ui::failure::{Failure, Result};
+use crate::ui::input::given;
 
 /// How long a provider remembers a key unless it is said.
 const KEY_WINDOW: Duration = Duration::from_secs(24 * 3600);
@@ -209,14 +210,6 @@ impl<'a> Place<'a> {
         let text = error.to_string();
         let (field, reason) = text.split_once(": ").unwrap_or(("", &text));
         self.refuse(field, reason)
-    }
-}
-
-/// Sets what is given, and leaves `target` as it is otherwise.
-fn given<T, V>(target: T, value: Option<V>, set: impl FnOnce(T, V) -> T) -> T {
-    match value {
-        Some(value) => set(target, value),
-        None => target,
     }
 }
 
