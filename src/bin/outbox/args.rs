@@ -195,8 +195,8 @@ pub struct RelayArgs {
     /// Stop when nothing is due now
     #[arg(long)]
     pub drain: bool,
-    /// Also send operations that are not named, to downstreams of this kind: deduplicates (a request
-    /// is applied once per idempotency key) or unprotected (every request is applied)
+    /// Also send operations that are not named, to downstreams of this kind: deduplicates (applies
+    /// a request once per idempotency key) or unprotected (applies every request)
     #[arg(long, value_name = "KIND")]
     pub downstream: Option<String>,
     /// How long those downstreams remember a key; defaults to 24h
@@ -276,7 +276,8 @@ pub struct ShowArgs {
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
     /// The intents' ids
-    #[arg(value_name = "ID", conflicts_with_all = ["status", "operation", "tenant", "entity", "since", "limit", "all"])]
+    #[arg(value_name = "ID")]
+    #[arg(conflicts_with_all = ["status", "operation", "tenant", "entity", "since", "limit", "all"])]
     pub ids: Vec<i64>,
     /// Which intents, where no ids are given; only dead ones unless --status says otherwise
     #[command(flatten)]

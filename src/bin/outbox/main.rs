@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.text.is_empty() {
-                // Where nobody listens the exit code still says it.
+                // With a closed standard error the exit code still reports the failure.
                 let _ = writeln!(std::io::stderr(), "error: {}", escape(&failure.text));
             }
             ExitCode::from(failure.code)
@@ -37,8 +37,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The demo writes into a file only where it was asked to by name: a variable that points to
-/// production must not be enough.
+/// Whether `--db` is on the command line. The demo writes only into a file that is named there: a
+/// variable that points to production must not be enough.
 fn is_db_on_command_line(matches: &clap::ArgMatches) -> bool {
     let named = |m: &clap::ArgMatches| m.value_source("db") == Some(ValueSource::CommandLine);
     named(matches) || matches.subcommand().is_some_and(|(_, inner)| named(inner))

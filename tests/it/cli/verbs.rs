@@ -53,7 +53,7 @@ fn show_tells_the_story_of_a_lost_answer_that_a_person_resolved() {
         "nothing can look up what became of it".into(),
         "what helps\n  a person must find out what became of it".into(),
         format!("{command} resolve 1 --applied --downstream-id …` if it was applied\n"),
-        format!("{command} resolve 1 --not-applied` if it surely was not"),
+        format!("{command} resolve 1 --not-applied` if it definitely was not"),
         format!("{command} resolve 1 --dead` gives it up\n"),
         format!("{command} skip 1` lets later intents of its ordering key go on"),
     ] {
@@ -193,7 +193,7 @@ fn what_is_looked_up_says_when() {
     desk.sql("UPDATE outbox_lease SET due_at = 1600000000000 WHERE state = 'unknown'");
     assert!(desk.ok(&["show", &id]).contains("a lookup is due since 2020-"));
     desk.ok(&["pause", "mail"]);
-    assert!(desk.ok(&["show", &id]).contains("so that nobody looks it up"));
+    assert!(desk.ok(&["show", &id]).contains("so that no relay looks it up"));
     desk.ok(&["resolve", &id, "--applied"]);
 }
 
@@ -428,7 +428,7 @@ fn cancel_says_when_it_is_too_late() {
     assert!(ran.code == 3 && ran.err.contains("too late to withdraw"), "{}", ran.err);
     // A person who finds that it was not applied does what somebody wanted.
     let text = desk.ok(&["show", &id]);
-    assert!(text.contains("--not-applied` if it surely was not: it is withdrawn"), "{text}");
+    assert!(text.contains("--not-applied` if it definitely was not: it is withdrawn"), "{text}");
     assert!(desk.ok(&["resolve", &id, "--not-applied"]).contains("it is cancelled"));
 }
 

@@ -1,4 +1,4 @@
-//! `outbox confirm`: what a provider's own record says was applied, line by line.
+//! `outbox confirm`: settles intents that a provider's own record lists, line by line.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -13,8 +13,8 @@ use crate::ui::failure::{Failure, REFUSED, Result, USAGE, is_of_this_intent};
 use crate::ui::input;
 use crate::ui::output::{Out, escape, note};
 
-/// A line as it is written. The members are checked one by one, so that a complaint names its
-/// member and repeats no value.
+/// A line of JSON. The members are checked one by one, so that a complaint names its member and
+/// repeats no value.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -27,14 +27,14 @@ struct Line {
     receipt: Value,
 }
 
-/// What a provider's record says of one intent.
+/// The intent that one line names, and its receipt.
 struct Confirmation {
     tenant: String,
     key: String,
     receipt: Receipt,
 }
 
-/// What became of one line.
+/// The outcome for one line.
 #[derive(Serialize)]
 struct Answer<'a> {
     line: usize,
@@ -49,7 +49,7 @@ struct Answer<'a> {
     reason: Option<String>,
 }
 
-/// The worst that was seen so far, and whether somebody still reads.
+/// The worst outcome so far, and the first error of standard output.
 struct Summary {
     is_any_malformed: bool,
     is_any_open: bool,
@@ -83,7 +83,7 @@ pub fn run(out: Out, outbox: &Outbox, args: &ConfirmArgs) -> Result<()> {
     }
 }
 
-/// The lines, one after the other as they come, and what to call where they come from.
+/// The source of the lines, and its name for messages.
 fn open(file: Option<&str>) -> Result<(String, Box<dyn BufRead>)> {
     match file.filter(|name| *name != "-") {
         None => Ok(("standard input".into(), Box::new(std::io::stdin().lock()))),
@@ -98,10 +98,10 @@ fn open(file: Option<&str>) -> Result<(String, Box<dyn BufRead>)> {
 /// The longest line, in bytes: far more than a receipt keeps.
 const LINE_MAX: u64 = 1 << 20;
 
-/// What some programs begin a file of text with.
+/// Bytes that some programs put at the beginning of a text file.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Reads the next line, and no more of it than can be used. Returns how much; 0 at the end.
+/// Reads the next line, at most as much of it as can be used. Returns the bytes read; 0 at the end.
 fn read_line(source: &mut dyn BufRead, line: &mut Vec<u8>) -> std::io::Result<usize> {
     line.clear();
     let read = Read::take(&mut *source, LINE_MAX + 1).read_until(b'\n', line)?;
@@ -141,7 +141,7 @@ fn text(member: &str, value: Value) -> std::result::Result<Option<String>, Strin
     }
 }
 
-/// Every line is the first of its own text, which says nothing to who wrote many.
+/// The parser's message without its line number: for the parser, every line is line 1.
 fn explain(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(" at line 1 column ") {
@@ -150,7 +150,7 @@ fn explain(error: &serde_json::Error) -> String {
     }
 }
 
-/// In a transaction of its own: what is wrong with one line keeps no other from its turn.
+/// Confirms one line in a transaction of its own, so that a wrong line does not affect the others.
 fn confirm<'a>(
     outbox: &Outbox,
     line: usize,
@@ -182,7 +182,7 @@ fn confirm<'a>(
         Err(error) => {
             answer.outcome = match error.kind() {
                 ErrorKind::NotFound => "not_found",
-                // Of a line only the id is checked, and there the text names it.
+                // The downstream id is wrong, and the message names it.
                 ErrorKind::Invalid => "malformed",
                 kind if is_of_this_intent(kind) => "refused",
                 _ => {
@@ -197,7 +197,7 @@ fn confirm<'a>(
     Ok(answer)
 }
 
-/// What was put on record, in a word.
+/// The word for the event that was recorded.
 fn outcome(event: &Event) -> &'static str {
     if event.kind == EventKind::DuplicateEffect {
         "duplicate_effect"
@@ -235,7 +235,7 @@ impl Summary {
         }
     }
 
-    /// Whoever reads may have gone away; what was asked for is done all the same.
+    /// Keeps the first error of standard output; the remaining lines are still confirmed.
     fn say(&mut self, said: Result<()>) {
         let before = std::mem::replace(&mut self.said, Ok(()));
         self.said = before.and(said);

@@ -20,7 +20,8 @@ struct Report<'a> {
     unsettled_version: Option<i64>,
 }
 
-/// The values are read before the file is opened: a typing error must not even touch it.
+/// Enqueues the intent. Its values are read before the file is opened, so that a mistake in them
+/// does not touch the file.
 pub fn run(out: Out, open: &dyn Fn() -> Result<Outbox>, args: &EnqueueArgs) -> Result<()> {
     let intent = intent(args)?;
     let outbox = open()?;
@@ -31,7 +32,7 @@ pub fn run(out: Out, open: &dyn Fn() -> Result<Outbox>, args: &EnqueueArgs) -> R
     report(out, &enqueued)
 }
 
-/// Headers that carry credentials wherever they are used.
+/// Headers that usually carry credentials.
 const CREDENTIALS: [&str; 4] = ["authorization", "proxy-authorization", "cookie", "x-api-key"];
 
 fn warn_of_credentials(headers: &[String]) {
@@ -66,7 +67,7 @@ fn intent(args: &EnqueueArgs) -> Result<Intent> {
         intent = intent.payload(input::text("--payload", text)?);
     }
     for header in &args.header {
-        // Not repeated in the message: it may be a credential that was put here by mistake.
+        // The message does not repeat the header: it may be a credential, given by mistake.
         let (name, value) =
             header.split_once('=').ok_or_else(|| Failure::usage("--header: must be NAME=VALUE"))?;
         intent = intent.header(name, value);
@@ -74,7 +75,7 @@ fn intent(args: &EnqueueArgs) -> Result<Intent> {
     Ok(intent)
 }
 
-/// The library's errors begin with the field; on the command line it is a flag.
+/// The library's error under the flag: its text begins with the name of the field.
 fn named_by_flag(error: sqlite_outbox::Error, args: &EnqueueArgs) -> Failure {
     let kind = error.kind();
     let mut failure = Failure::from(error);

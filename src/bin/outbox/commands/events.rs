@@ -10,17 +10,17 @@ use crate::ui::output::Out;
 use crate::ui::stop::StopSignal;
 use crate::ui::trail;
 
-/// How many are read at once.
+/// Number of events that are read at once.
 const PAGE: usize = 500;
 
-/// How often the file is asked for more, as a relay asks that has nothing to do.
+/// Pause between two reads while no event is new, as an idle relay waits.
 const POLL: Duration = Duration::from_millis(20);
 
 pub fn run(out: Out, outbox: &Outbox, args: &EventsArgs) -> Result<()> {
     let signal = args.follow.then(StopSignal::watch).transpose()?;
     let is_stopped = || signal.as_ref().is_some_and(StopSignal::has_arrived);
     let since = args.since.unwrap_or(i64::MIN);
-    // Whoever follows must get past what is too old, or each look would read all of it again.
+    // With --follow old events are read and skipped once; otherwise each read would begin there.
     let asked_since = if args.follow { i64::MIN } else { since };
     let (mut after, mut left) = (args.after, args.limit.unwrap_or(usize::MAX));
     while left > 0 {

@@ -10,8 +10,8 @@ use crate::ui::failure::{Failure, Result, USAGE};
 use crate::ui::input;
 use crate::ui::output::{Out, escape, note};
 
-/// What an action is, as the lines on standard input say it. Other members are left alone, so
-/// that test vectors can be piped in as they are.
+/// An action as a line on standard input describes it. Other members are ignored, so that test
+/// vectors can be piped in as they are.
 #[derive(Deserialize)]
 struct Action {
     #[serde(default)]
@@ -65,7 +65,7 @@ pub fn run(out: Out, args: &KeyArgs) -> Result<()> {
     out.line(escape(&derived.key))
 }
 
-/// What could never be stored has no key.
+/// Refuses an action that could never be stored.
 fn check(action: &Action) -> std::result::Result<(), &'static str> {
     if action.operation.is_empty() {
         return Err("operation: must not be empty");
@@ -79,7 +79,7 @@ fn check(action: &Action) -> std::result::Result<(), &'static str> {
     Ok(())
 }
 
-/// One answer per line that can be derived; the others are named, and the rest goes on.
+/// Prints the key of each line, and names each line that has none.
 fn lines(out: Out) -> Result<()> {
     let mut bad = 0_usize;
     for (index, line) in std::io::stdin().lock().split(b'\n').enumerate() {

@@ -1,4 +1,4 @@
-//! `outbox list`: what is there.
+//! `outbox list`: intents, one per line.
 
 use std::io::IsTerminal;
 
@@ -40,7 +40,7 @@ pub fn run(out: Out, outbox: &Outbox, args: &ListArgs, show_secrets: bool) -> Re
     Ok(())
 }
 
-/// Leaves scheme, host and port of an endpoint: what is behind them can be a credential.
+/// Cuts an endpoint after its port: the path and the query may hold a credential.
 pub fn hide_path(entry: &mut Entry) {
     let Some(endpoint) = &mut entry.endpoint else { return };
     let host = endpoint.find("://").map_or(0, |at| at + 3);
@@ -60,7 +60,7 @@ fn as_table(entries: &[Entry]) -> String {
     }
     let mut table = table(&head);
     let now = SystemClock.now();
-    // Only a screen has an edge; what is piped or written to a file is kept whole.
+    // Cut on a terminal only; output to a pipe or a file is complete.
     let is_screen = std::io::stdout().is_terminal();
     let fit = |text: &str, max| {
         let text = escape(text);
@@ -85,7 +85,7 @@ fn as_table(entries: &[Entry]) -> String {
     table.trim_fmt()
 }
 
-/// The time that matters next, or mattered last.
+/// The time of the next step, or of the end.
 fn when(entry: &Entry, now: i64) -> String {
     if let Some(at) = entry.finished_at {
         return format!("{} ago", distance(at, now));

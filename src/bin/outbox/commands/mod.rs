@@ -1,4 +1,4 @@
-//! The commands, each under its name. Those with parts of their own have a folder.
+//! The commands, each under its name; a command with several parts has a folder.
 
 pub mod confirm;
 pub mod demo;

@@ -45,7 +45,8 @@ pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
     for line in stats.iter().filter(|line| line.duplicate_effects > 0) {
         let many = usize::try_from(line.duplicate_effects).unwrap_or(usize::MAX);
         out.line(format_args!(
-            "\n{}: {} carried out twice: `outbox events --kind duplicate_effect --operation {}` names both ids",
+            "\n{}: {} carried out twice: `outbox events --kind duplicate_effect --operation {}` \
+             names both ids",
             escape(&line.operation),
             if many == 1 { "1 intent was".into() } else { format!("{many} intents were") },
             quoted(&line.operation)
@@ -59,7 +60,7 @@ pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
     Ok(())
 }
 
-/// Only the statuses that some intent has; a due time only where one is due.
+/// A column for each status that some intent has, and for the due time where an intent is due.
 fn as_table(stats: &[OperationStats], now: i64) -> String {
     let is_used = |status: &&Status| stats.iter().any(|line| line.count(**status) > 0);
     let used: Vec<&Status> = Status::ALL.iter().filter(is_used).collect();

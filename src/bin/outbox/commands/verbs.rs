@@ -1,4 +1,4 @@
-//! `outbox replay`, `resolve`, `skip` and `cancel`: what a person does about intents.
+//! `outbox replay`, `resolve`, `skip` and `cancel`: the actions of a person on intents.
 
 use serde::Serialize;
 use sqlite_outbox::{Actor, Filter, Outbox, Resolution, Status};
@@ -8,7 +8,7 @@ use crate::commands::list;
 use crate::ui::failure::{Failure, REFUSED, Result, is_of_this_intent};
 use crate::ui::output::{Out, count, escape, note};
 
-/// What became of one intent.
+/// The outcome for one intent.
 #[derive(Serialize)]
 struct Done<'a> {
     id: i64,
@@ -49,10 +49,9 @@ impl<'a> Done<'a> {
     }
 }
 
-/// How an act on one intent ended, once that was said.
+/// Whether an intent was treated as asked.
 enum Told {
     Done,
-    /// Not as it was asked for.
     Otherwise,
 }
 

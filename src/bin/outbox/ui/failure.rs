@@ -1,4 +1,4 @@
-//! What ends the command, and with which exit code.
+//! Failures, and the exit code of each.
 
 use std::io;
 
@@ -6,11 +6,11 @@ use sqlite_outbox::ErrorKind;
 
 pub type Result<T> = std::result::Result<T, Failure>;
 
-/// Something could not be done.
+/// Exit code: the command failed.
 pub const FAILED: u8 = 1;
-/// What was asked for makes no sense.
+/// Exit code: the arguments are wrong.
 pub const USAGE: u8 = 2;
-/// The row, or what is there already, does not allow it.
+/// Exit code: the state of the intent does not allow the action.
 pub const REFUSED: u8 = 3;
 
 /// The one line for standard error, and the exit code. Without a text the command ends quietly.
@@ -33,7 +33,7 @@ impl Failure {
         Self { code: REFUSED, text: text.into() }
     }
 
-    /// Ends with this code; everything has been said.
+    /// A failure with this exit code whose reason is already printed.
     pub fn quiet(code: u8) -> Self {
         Self { code, text: String::new() }
     }
@@ -52,7 +52,7 @@ impl From<sqlite_outbox::Error> for Failure {
     }
 }
 
-/// Only writing to standard output reports errors this way; what is read is explained in place.
+/// Errors of standard output. Errors of reading are explained where they occur.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {

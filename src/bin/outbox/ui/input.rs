@@ -9,10 +9,10 @@ use sqlite_outbox::{Clock, SystemClock};
 
 use crate::ui::failure::{Failure, Result};
 
-/// More than any file's payload limit can be.
+/// The longest text, in bytes: more than any file's payload limit can be.
 const TEXT_MAX: u64 = 100_000_000;
 
-/// `250ms`, `30s`, `5m`, `2h`, `7d`.
+/// A length of time such as `250ms`, `30s`, `5m`, `2h` or `7d`.
 pub fn parse_duration(text: &str) -> std::result::Result<Duration, String> {
     humantime::parse_duration(text)
         .map_err(|_| "not a duration such as 250ms, 30s, 5m, 2h, 7d".into())
@@ -30,8 +30,8 @@ pub fn parse_since(text: &str) -> std::result::Result<i64, String> {
     Ok(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// A value as the library reads it. Its errors begin with the field's name, which the flag or the
-/// key says already.
+/// A value as the library reads it, without the field's name in the error: the flag or the key says
+/// it already.
 pub fn parse<T: FromStr<Err = sqlite_outbox::Error>>(text: &str) -> std::result::Result<T, String> {
     text.parse().map_err(|error: sqlite_outbox::Error| {
         let text = error.to_string();
@@ -66,13 +66,13 @@ fn read(flag: &str, from: &str, source: impl Read, max: u64) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| fail("not UTF-8"))
 }
 
-/// Who acts, for the audit trail.
+/// The name of the actor, for the audit trail.
 pub fn actor(given: Option<&str>) -> String {
     let user = || std::env::var("USER").ok().filter(|user| !user.is_empty());
     given.map(str::to_owned).or_else(user).unwrap_or_else(|| "cli".into())
 }
 
-/// Sets what is given, and leaves `target` as it is otherwise.
+/// The target with `value` set, or unchanged where no value is given.
 pub fn given<T, V>(target: T, value: Option<V>, set: impl FnOnce(T, V) -> T) -> T {
     match value {
         Some(value) => set(target, value),

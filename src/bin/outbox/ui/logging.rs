@@ -8,7 +8,7 @@ const CAPPED: [&str; 3] = ["ureq", "ureq_proto", "rustls"];
 /// Starts logging: warnings, or what `RUST_LOG` says, or more with `-v`.
 pub fn start(verbose: u8) {
     let mut builder = env_logger::Builder::new();
-    // The pool reports what is returned as an error anyway.
+    // The pool logs errors that the command prints anyway.
     builder.filter_level(LevelFilter::Warn).filter_module("r2d2", LevelFilter::Off);
     match verbose {
         0 => {

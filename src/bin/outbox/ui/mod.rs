@@ -1,4 +1,4 @@
-//! What the commands share: how values are read, and how results and failures are shown.
+//! Parts that all commands share: reading values, and showing results and failures.
 
 pub mod failure;
 pub mod input;

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::ui::failure::{Failure, Result};
 
-/// How results are written.
+/// The form of results on standard output.
 #[derive(Debug, Clone, Copy)]
 pub struct Out {
     json: bool,
@@ -37,8 +37,7 @@ impl Out {
         self.line(escape_json(&text))
     }
 
-    /// What a person is told beside the result: on standard output, or on standard error where
-    /// that carries JSON.
+    /// A remark beside the result: on standard output, or on standard error with `--json`.
     pub fn say(self, text: impl Display) -> Result<()> {
         if self.json {
             note(text);
@@ -48,7 +47,7 @@ impl Out {
     }
 }
 
-/// A line on standard error. Nobody may be listening, and that is no failure.
+/// A line on standard error. A closed standard error is not a failure.
 pub fn note(text: impl Display) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
@@ -63,8 +62,8 @@ pub fn table(head: &[&str]) -> Table {
     table
 }
 
-/// Text from the file, harmless on a terminal: control characters, and those that are invisible
-/// or turn the direction of writing, are printed as escapes.
+/// Text from the file, made harmless for a terminal: control characters, invisible ones and those
+/// that change the direction of writing are printed as escapes.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -84,7 +83,7 @@ pub fn quoted(text: &str) -> String {
     if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
-/// The same inside JSON, which may hold these characters only within strings.
+/// JSON text with the same characters escaped, which can stand only inside its strings.
 fn escape_json(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -99,10 +98,11 @@ fn escape_json(text: &str) -> String {
 
 fn is_harmful(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(c, '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// Shortened to so many characters.
+/// The text, cut after `max` characters.
 pub fn shorten(text: &str, max: usize) -> String {
     match text.char_indices().nth(max) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::failure::{Failure, Result};
 
-/// The first signal asks to stop; a second one ends the process at once.
+/// The first signal that asks to stop; a second one ends the process at once.
 pub struct StopSignal {
     arrived: Arc<AtomicBool>,
     told: Receiver<()>,

@@ -1,5 +1,5 @@
-//! The audit trail as `show` and `events` print it. It holds no payload and no header's value, but
-//! for the two that say which agent run and which version of a tool asked.
+//! The audit trail as `show` and `events` print it. Of the intent's headers it shows only the agent
+//! run and the tool version; it never shows a payload.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use sqlite_outbox::{Entry, Event, EventKind, Status};
 
 use crate::ui::output::{duration, escape, time};
 
-/// One event on one line, with its position to go on behind.
+/// One event on one line, with its position for `--after`.
 pub fn line(event: &Event) -> String {
     let mut text = format!(
         "{}  #{}  intent {} ({})  {}",
@@ -62,13 +62,13 @@ pub fn story(entry: &Entry, events: &[Event]) -> String {
     lines.join("\n")
 }
 
-/// That an intent was carried out twice, as it was found out first.
+/// The first report that an intent was carried out twice.
 pub fn duplicate_effect(events: &[Event]) -> Option<&str> {
     let event = events.iter().find(|event| event.kind == EventKind::DuplicateEffect)?;
     Some(event.reason.as_deref().unwrap_or("carried out twice"))
 }
 
-/// What happened, where the intent stands since, and by whom.
+/// The kind of an event, the statuses before and after it, and the actor.
 fn what(event: &Event) -> String {
     let name = match (event.kind, event.attempt) {
         (EventKind::Attempt, 0) => "attempt (not counted)".into(),
@@ -88,7 +88,7 @@ fn what(event: &Event) -> String {
     text
 }
 
-/// From the claim to the record, where something was claimed.
+/// The time from the claim to the record of an attempt or a lookup.
 fn took(event: &Event) -> Option<String> {
     let took = u64::try_from(event.at.saturating_sub(event.claimed_at?)).unwrap_or(0);
     Some(duration(Duration::from_millis(took)))

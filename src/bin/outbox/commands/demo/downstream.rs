@@ -1,9 +1,9 @@
 //! A payment service on loopback that fails on purpose, for the demo.
 //!
-//! It charges once per idempotency key and answers a repeat with the first answer, as providers
-//! that take such a key do. Its messages know no key: each request is another message; of the mails
-//! among them it keeps a list that can be asked. What goes wrong is told by the order's number, so
-//! that every run of the demo has the same story.
+//! The service charges once per idempotency key and answers a repeat with the first answer, as
+//! providers with such keys do. Mails and text messages have no key: each request sends another
+//! one. The mails stand in a list that can be looked up. The order's number decides which failure
+//! happens, so that every run of the demo has the same story.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,11 +11,11 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What the service does to an order.
+/// The failure that the service plays for an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mood {
     Fine,
-    /// Charges, then closes the connection without an answer, so many times.
+    /// Charges, then closes the connection without an answer, this many times.
     LosesAnswers(usize),
     /// Closes the connection before it charges, once.
     HangsUp,
@@ -27,7 +27,7 @@ pub enum Mood {
     Refuses,
     /// Sends a mail for every request, closes the connection without an answer, and lists it.
     MailsInSilence,
-    /// The same with a text message, of which there is no list.
+    /// Sends a text message in the same way, without a list.
     TextsInSilence,
 }
 
@@ -72,8 +72,8 @@ fn number(entity: &str) -> i64 {
     entity.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// What the service has seen and done for one order or mail. The keys decide whether it charges,
-/// the entity is what counts: a second key for one order would be a second charge.
+/// Requests and effects of one order or message. A charge depends on the key, but is counted under
+/// the entity: a second key for one order would be a second charge.
 #[derive(Debug, Clone, Default)]
 pub struct Ledger {
     pub requests: usize,
@@ -116,12 +116,12 @@ impl PaymentService {
         Ok(Self { port, shared })
     }
 
-    /// Where orders are charged and messages are sent; the entity stands in the path.
+    /// The URL that charges orders and sends messages; the entity stands in its path.
     pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}/{{entity_id}}", self.port)
     }
 
-    /// Where the list of what was sent is asked for one mail.
+    /// The URL that looks up one mail in the list.
     pub fn list(&self) -> String {
         format!("http://127.0.0.1:{}/sent/{{entity_id}}", self.port)
     }
@@ -202,9 +202,10 @@ fn serve(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
             None => shared.handle(&entity, &key),
         };
         let Some((status, body)) = answer else { return Ok(()) };
+        let length = body.len();
         let head = format!(
-            "HTTP/1.1 {status} Demo\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-            body.len()
+            "HTTP/1.1 {status} Demo\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n"
         );
         let mut stream = stream;
         stream.write_all((head + &body).as_bytes())?;

@@ -24,10 +24,10 @@ const MAIL: &str = "demo.mail";
 const TEXT: &str = "demo.text";
 const ORDERS: i64 = 12;
 
-/// Far longer than the demo takes on any machine that works.
+/// Time after which the demo gives up, far longer than it takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What became of one order.
+/// The result for one intent.
 #[derive(Serialize)]
 struct Line {
     id: i64,
@@ -54,9 +54,9 @@ pub fn run(out: Out, db: Option<&str>) -> Result<()> {
     conclude(out, &lines, is_given.then_some(path.as_path()))
 }
 
-/// An application's file is no place for invented orders, and an intent cannot be deleted.
+/// Refuses a file that an application uses: intents of the demo could not be deleted from it.
 fn refuse_application(path: &Path) -> Result<()> {
-    // A file that is not there, or is no database, is explained where it is opened to be used.
+    // A missing file, or one that is not a database, is reported by the opening that follows.
     let Ok(conn) = read_only(path) else { return Ok(()) };
     let Ok(tables) = foreign_tables(&conn) else { return Ok(()) };
     let path = path.display();
@@ -71,8 +71,8 @@ fn refuse_application(path: &Path) -> Result<()> {
     let shown = tables.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
     let more = if tables.len() > 3 { ", …" } else { "" };
     Err(Failure::refused(format!(
-        "--db: {path} belongs to an application: it has other tables than the demo's ({shown}{more}); \
-         name a new file, or none"
+        "--db: {path} belongs to an application: it has other tables than the demo's \
+         ({shown}{more}); name a new file, or none"
     )))
 }
 
@@ -81,7 +81,7 @@ fn read_only(path: &Path) -> rusqlite::Result<Connection> {
     Connection::open_with_flags(path, flags)
 }
 
-/// A demo that played in this file has left its orders beside its intents.
+/// Whether the file holds intents but not the orders that a demo leaves beside its own.
 fn holds_other_intents(conn: &Connection) -> rusqlite::Result<bool> {
     conn.query_row(
         "SELECT EXISTS (SELECT 1 FROM outbox)
@@ -108,10 +108,10 @@ fn story(out: Out, path: &Path) -> Result<Vec<Line>> {
 
     if !out.is_json() {
         out.line(format_args!(
-            "An app takes {ORDERS} orders. Each order and the intent to charge for it are committed\n\
-             in one transaction, so that neither can exist without the other. The last one also gets\n\
-             a mail and a text message, by services that do not know a repeated request from a new\n\
-             one; the mail service keeps a list of what it sent.\n"
+            "An app takes {ORDERS} orders. Each order and the intent to charge for it are\n\
+             committed in one transaction, so that neither can exist without the other.\n\
+             The last order also gets a mail and a text message, by services that cannot\n\
+             tell a repeated request from a new one; the mail service lists what it sent.\n"
         ))?;
     }
     let intents = take_orders(&outbox)?;
@@ -131,7 +131,8 @@ fn take_orders(outbox: &Outbox) -> Result<Vec<i64>> {
     outbox.transact(|tx| {
         let sql = |error| Failure::from(sqlite_outbox::Error::from(error));
         tx.execute_batch(
-            "CREATE TABLE IF NOT EXISTS demo_orders (id INTEGER PRIMARY KEY, amount INTEGER NOT NULL)",
+            "CREATE TABLE IF NOT EXISTS demo_orders (
+                 id INTEGER PRIMARY KEY, amount INTEGER NOT NULL)",
         )
         .map_err(sql)?;
         let mut ids = Vec::new();
@@ -180,7 +181,7 @@ fn relay(outbox: &Outbox, service: &PaymentService) -> Result<(Relay, Receiver<E
         .operation(
             MAIL,
             Operation::new(Downstream::Unprotected, http(300).reconcile_by_get(&service.list()))
-                // In earnest it is minutes: longer than the provider's record may lag behind.
+                // Minutes in production: longer than the provider's record may lag behind.
                 .settle_delay(Duration::from_millis(1600)),
         )
         .operation(TEXT, Operation::new(Downstream::Unprotected, http(2000)))
@@ -249,8 +250,8 @@ fn conclude(out: Out, lines: &[Line], file: Option<&Path>) -> Result<()> {
     } else {
         out.line(as_table(lines))?;
         out.line(format_args!(
-            "\n{requests} requests were sent for {} intents, each intent always under its own key.\n\
-             {repeats} of them asked again for a charge that had been made, and were recognised.",
+            "\n{requests} requests were sent for {} intents, each intent always under its own\n\
+             key. {repeats} of them repeated a charge that had been made, and were recognised.",
             lines.len()
         ))?;
         if wrong.is_empty() {
@@ -267,14 +268,14 @@ fn conclude(out: Out, lines: &[Line], file: Option<&Path>) -> Result<()> {
         }
         if lines.iter().any(|line| line.entity_id.starts_with("mail-")) {
             out.line(
-                "The mail's answer was lost, too; its service was asked for it, and had sent it.",
+                "The mail's answer was lost, too; a lookup found that the mail had been sent.",
             )?;
         }
         if let Some(text) = in_doubt().next() {
             out.line(format_args!(
-                "The text message may have gone out, and nothing can look it up: intent {0} needs review.\n\
-                 It is not sent again and not called failed; a person asks the service, and says with\n\
-                 `outbox resolve {0}` what became of it.",
+                "The text message may have been sent, and there is no lookup for it: intent {0}\n\
+                 needs review. It is not sent again and not called failed; a person asks the\n\
+                 service, and records with `outbox resolve {0}` what became of it.",
                 text.id
             ))?;
         }
@@ -337,7 +338,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // The file is closed by now; what cannot be removed is the system's to clean up.
+        // A folder that cannot be removed is left to the system's cleaning of temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -15,7 +15,7 @@ use crate::ui::output::{Out, escape, note};
 use crate::ui::stop::StopSignal;
 
 pub fn run(out: Out, outbox: &Outbox, args: &RelayArgs) -> Result<()> {
-    // First of all: a signal that comes while the relay is being built must not kill it later.
+    // Watched first: a signal that comes while the relay is being built must stop it, too.
     let signal = StopSignal::watch()?;
     let plan = Plan::new(outbox, args)?;
     let totals = Totals::new(&signal);
@@ -45,7 +45,7 @@ pub fn run(out: Out, outbox: &Outbox, args: &RelayArgs) -> Result<()> {
     run::until_stopped(out, handle, &signal, &totals, args.grace)
 }
 
-/// What a person must see to is a warning, and so is logged unasked.
+/// Events that need a person are warnings, so that they are logged without -v.
 fn log_event(event: &Event) {
     let level = match event.status {
         _ if event.from_status == event.status => log::Level::Info,
@@ -68,8 +68,8 @@ fn log_event(event: &Event) {
     );
 }
 
-/// A bar on standard error, which draws nothing unless that is a terminal. Where every move is
-/// logged there too, the bar would only be torn apart.
+/// A progress bar on standard error, if that is a terminal. With -v there is none: log lines would
+/// break it.
 fn progress(outbox: &Outbox) -> Result<ProgressBar> {
     let pending = outbox.stats()?.iter().map(|line| line.count(Status::Pending)).sum();
     let target = if log::max_level() >= log::LevelFilter::Info {

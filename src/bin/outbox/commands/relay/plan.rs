@@ -1,4 +1,4 @@
-//! From `relay.toml` and flags to what a relay is built of.
+//! The configuration of a relay, from `relay.toml` and the flags.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::args::RelayArgs;
 use crate::ui::failure::{Failure, Result};
 use crate::ui::input::given;
 
-/// How long a provider remembers a key unless it is said.
+/// The time that a provider remembers a key, unless `key_window` says it.
 const KEY_WINDOW: Duration = Duration::from_secs(24 * 3600);
 
-/// What a relay is built of.
+/// The operations and options that a relay is built from.
 pub struct Plan {
     source: Option<Source>,
     relay: RelayTable,
@@ -68,8 +68,8 @@ impl Plan {
         Ok(Self { relay: parsed.relay, operations, default, source: Some(source) })
     }
 
-    /// With `--downstream` every operation falls under the default, and what is stored still
-    /// holds where it is stricter.
+    /// The operations that the file knows. With `--downstream` all fall under the default instead;
+    /// a stored contract that is stricter still holds.
     fn from_file(outbox: &Outbox, args: &RelayArgs) -> Result<Self> {
         let mut operations = Vec::new();
         if args.downstream.is_none() {
@@ -96,7 +96,7 @@ impl Plan {
         given(builder, self.default.clone(), RelayBuilder::default_operation)
     }
 
-    /// Says in the words of the configuration, or of the flags, what the builder refused.
+    /// The builder's error, under the key or the flag that it comes from.
     pub fn explain(&self, error: sqlite_outbox::Error, args: &RelayArgs) -> Failure {
         if error.kind() != ErrorKind::Invalid {
             return error.into();
@@ -131,7 +131,7 @@ impl Plan {
         (None, text)
     }
 
-    /// What is going to be sent, for people.
+    /// The operations that are sent, for people.
     pub fn summary(&self) -> String {
         let names: Vec<&str> = self.operations.iter().map(|(name, _)| name.as_str()).collect();
         match (names.as_slice(), &self.default) {
@@ -147,7 +147,7 @@ fn downstream_flag(args: &RelayArgs) -> Result<Option<Downstream>> {
     flag.transpose().map_err(|error| flag_error(&error))
 }
 
-/// What a downstream promises. The window of its keys is the usual one unless it is said.
+/// The promise of a downstream; its keys are remembered for the usual time if none is given.
 fn downstream(word: &str, window: Option<Duration>) -> sqlite_outbox::Result<Downstream> {
     Downstream::from_word(word, window).or_else(|error| match window {
         Some(_) => Err(error),
@@ -168,7 +168,7 @@ fn flag_error(error: &sqlite_outbox::Error) -> Failure {
 fn as_stored(stored: StoredContract, http: Http) -> Operation {
     let operation = Operation::new(stored.downstream, http).on_dead(stored.on_dead);
     let operation = if stored.binds_ids { operation.binds_ids() } else { operation };
-    // A lookup is not stored, only that there is one: another relay's asks.
+    // The file says that there is a lookup, not which: the relay that has it asks.
     match stored.provider {
         Some(provider) => operation.provider(provider),
         None => operation,
@@ -196,7 +196,7 @@ impl<'a> Place<'a> {
         self.source.fail(&path, reason)
     }
 
-    /// A field of the library under its key here.
+    /// A complaint of the library about `field`, under its key in relay.toml.
     fn refuse(&self, field: &str, reason: &str) -> Failure {
         match field {
             "settle_delay" => self.fail("reconcile/settle", reason),
@@ -252,7 +252,7 @@ fn http(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<H
     if let Some(endpoint) = &table.endpoint {
         http = http.endpoint(endpoint);
     }
-    // Before the headers, which are checked against it.
+    // Set before the headers, which are checked against it.
     if let Some(name) = &table.idempotency_header {
         http = http.idempotency_header(name);
     }
@@ -378,8 +378,8 @@ fn refuse_bare_variable(text: &str) -> std::result::Result<(), String> {
             continue;
         }
         let name = &rest[..rest.find(|c| !is_name(c)).unwrap_or(rest.len())];
-        // Repeated only where it is a word by itself that looks like a variable: anything else
-        // may be a piece of a password.
+        // Only a whole word that looks like a variable is repeated: anything else may be part of a
+        // password.
         let is_word = text[..at].chars().next_back().is_none_or(char::is_whitespace)
             && rest[name.len()..].chars().next().is_none_or(char::is_whitespace)
             && !name.contains(|c: char| c.is_ascii_lowercase());

@@ -13,7 +13,7 @@ use crate::ui::failure::{Failure, Result};
 use crate::ui::output::{Out, count, note};
 use crate::ui::stop::StopSignal;
 
-/// How often a relay that runs is asked whether it still does.
+/// Time between two checks whether the relay still runs.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// What a relay that runs has done so far, counted as it was committed.
@@ -64,7 +64,7 @@ impl Totals {
     }
 }
 
-/// What a drain did, and whether it was stopped before nothing was due.
+/// The report of a drain, and whether a signal stopped it early.
 pub struct Drained {
     report: DrainReport,
     is_stopped: bool,
@@ -141,7 +141,7 @@ pub fn until_stopped(
         if !handle.is_running() {
             let why = handle.shutdown(Duration::ZERO).err();
             let why = why.map_or_else(|| "for no known reason".into(), |error| error.to_string());
-            return Err(Failure::failed(format!("the relay has stopped by itself: {why}")));
+            return Err(Failure::failed(format!("the relay has stopped on its own: {why}")));
         }
     }
     note("stopping: what is on the way is finished first");

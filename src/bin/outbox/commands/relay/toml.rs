@@ -1,4 +1,4 @@
-//! What may stand in `relay.toml`, and where in it something is wrong.
+//! The keys of `relay.toml`, and the lines of mistakes in it.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -42,7 +42,7 @@ pub struct OperationTable {
     pub give_up_after: Option<Period>,
     pub backoff: Option<BackoffTable>,
     pub timeouts: Option<TimeoutsTable>,
-    /// Read as it is: the parser's complaints about types would repeat a value.
+    /// Any value: the parser's complaint about a wrong type would repeat a secret.
     pub headers: Option<toml::Value>,
     pub idempotency_header: Option<String>,
     #[serde(default)]
@@ -70,7 +70,7 @@ pub struct OperationTable {
     pub weaken_stored_contract: bool,
 }
 
-/// What an operation does with the ids it gets.
+/// The meaning of the ids in an operation's answers.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BindsWord {
@@ -84,7 +84,7 @@ pub enum BackoffKind {
     Schedule,
 }
 
-/// One struct for both kinds: a tagged enum would lose the place of a mistake.
+/// Both kinds of backoff in one struct: a tagged enum would lose the place of a mistake.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BackoffTable {
@@ -105,7 +105,7 @@ pub struct TimeoutsTable {
     pub body: Option<Period>,
 }
 
-/// How the system of record is asked what became of an intent.
+/// The lookup of an intent in the provider's own record.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReconcileTable {
@@ -116,7 +116,7 @@ pub struct ReconcileTable {
     pub max_attempts: Option<u32>,
 }
 
-/// What the body of an answer must say.
+/// A value that the body of an answer must hold.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BodyWhen {
@@ -193,7 +193,7 @@ impl Source {
         toml::from_str(&self.text).map_err(|error| self.explain(error))
     }
 
-    /// Only the message and the key: the parser's full text quotes the line, which may hold a
+    /// The parser's message with line and key. Its full text would quote the line, which may hold a
     /// secret.
     fn explain(&self, mut error: toml::de::Error) -> Failure {
         if let Some(path) = self.text.parse().ok().as_ref().and_then(path_without_quotes) {
@@ -242,8 +242,7 @@ impl Source {
     }
 }
 
-/// Where the parts of an operation's name stand that has a dot but no quotes: to TOML, they are
-/// tables within tables.
+/// The parts of an operation's name that has dots but no quotes: for TOML, tables within tables.
 fn path_without_quotes(file: &toml::Table) -> Option<Vec<&str>> {
     fn path(value: &toml::Value) -> Option<Vec<&str>> {
         let table = value.as_table()?;

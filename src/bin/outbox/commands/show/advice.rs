@@ -1,4 +1,4 @@
-//! What helps: the commands with which a person can get an intent on that stands still.
+//! The commands with which a person can move on an intent that stands still.
 
 use sqlite_outbox::{
     Clock, Entry, ErrorKind, Event, EventKind, OnDead, Outbox, Status, StoredContract, SystemClock,
@@ -8,8 +8,8 @@ use crate::commands::verbs;
 use crate::ui::failure::Result;
 use crate::ui::output::{quoted, time};
 
-/// One sentence, then one line for each command that is accepted now; nothing where the intent
-/// goes on by itself.
+/// A sentence, then a line for each command that is accepted now; `None` if the intent goes on
+/// automatically.
 pub fn next_step(
     outbox: &Outbox,
     entry: &Entry,
@@ -55,7 +55,7 @@ fn dead(outbox: &Outbox, entry: &Entry, events: &[Event], command: &str) -> Resu
         return Ok(vec![replay, cancel]);
     }
     let applied = format!("`{command} resolve {id} --applied --downstream-id …` if it was applied");
-    let not_applied = format!("`{command} resolve {id} --not-applied` if it surely was not");
+    let not_applied = format!("`{command} resolve {id} --not-applied` if it definitely was not");
     Ok(vec!["it was given up, and may have been applied".into(), applied, not_applied, cancel])
 }
 
@@ -71,7 +71,7 @@ fn doubtful(
     let mut lines = vec![match (entry.status, entry.next_lookup_at) {
         (Status::Unknown, Some(at)) => {
             let asked = if contract.is_some_and(|contract| contract.paused.is_some()) {
-                "its operation is paused, so that nobody looks it up".into()
+                "its operation is paused, so that no relay looks it up".into()
             } else if entry.locked_by.is_some() {
                 "a lookup is on its way".into()
             } else if at > SystemClock.now() {
@@ -81,7 +81,7 @@ fn doubtful(
             };
             format!(
                 "it may have been applied, and nothing is sent until that is known: {asked}; \
-                 who cannot wait may {ask}"
+                 if you cannot wait, {ask}"
             )
         }
         (Status::Unknown, None) => {
@@ -91,22 +91,24 @@ fn doubtful(
     }];
     lines.push(format!("`{command} resolve {id} --applied --downstream-id …` if it was applied"));
     let then = if is_unwanted {
-        "withdrawn, as somebody wanted to cancel it"
+        "withdrawn, because its cancellation was requested"
     } else {
         "sent again under its key"
     };
-    lines
-        .push(format!("`{command} resolve {id} --not-applied` if it surely was not: it is {then}"));
+    lines.push(format!(
+        "`{command} resolve {id} --not-applied` if it definitely was not: it is {then}"
+    ));
     lines.push(format!("`{command} resolve {id} --dead` gives it up"));
     if entry.status == Status::NeedsReview && !is_unwanted && may_replay(outbox, id)? {
         lines.push(format!(
-            "`{command} replay {id}` sends it again under its key, which the downstream still remembers"
+            "`{command} replay {id}` sends it again under its key, which the downstream still \
+             remembers"
         ));
     }
     Ok(lines)
 }
 
-/// Whether somebody wanted to cancel it, and nobody has sent it back since.
+/// Whether cancellation was requested, and no replay or resolution has come since.
 fn is_unwanted(events: &[Event]) -> bool {
     let mut since = events
         .iter()
@@ -123,7 +125,7 @@ fn may_replay(outbox: &Outbox, id: i64) -> Result<bool> {
     }
 }
 
-/// Whether later intents of its ordering key wait for this one.
+/// Whether later intents of the same ordering key wait for this one.
 fn blocks(entry: &Entry, events: &[Event], contract: Option<&StoredContract>) -> bool {
     let goes_on = entry.status == Status::Dead
         && contract.is_some_and(|contract| contract.on_dead == OnDead::Continue);

@@ -19,7 +19,7 @@ struct Story<'a> {
     #[serde(flatten)]
     entry: &'a Entry,
     contract: Option<&'a StoredContract>,
-    /// That it was carried out twice, and under which ids the provider knows it.
+    /// The report that the intent was carried out twice, with the provider's two ids.
     duplicate_effect: Option<&'a str>,
     events: &'a [Event],
     next_step: Option<String>,
@@ -46,7 +46,7 @@ pub fn run(out: Out, outbox: &Outbox, args: &ShowArgs, show_secrets: bool) -> Re
         });
     }
     out.line(facts(&entry, &events, contract))?;
-    // A person's word leaves an empty one.
+    // The receipt of an intent that a person resolved holds no more than an id.
     if let Some(receipt) = entry.receipt.as_ref().filter(|receipt| proves_more_than_id(receipt)) {
         out.line(proof(receipt))?;
     }
@@ -54,7 +54,8 @@ pub fn run(out: Out, outbox: &Outbox, args: &ShowArgs, show_secrets: bool) -> Re
     next_step.map_or(Ok(()), |next| out.line(format_args!("\nwhat helps\n  {next}")))
 }
 
-/// A number is an id first, because ids are what lists show; a tenant makes it a key.
+/// The intent with this id or key. A number is tried as an id first, because lists show ids; with a
+/// tenant it is a key.
 fn find(outbox: &Outbox, args: &ShowArgs) -> Result<Option<Entry>> {
     if let (None, Ok(id)) = (&args.tenant, args.which.parse())
         && let Some(entry) = outbox.entry(id)?
@@ -93,7 +94,7 @@ fn facts(entry: &Entry, events: &[Event], contract: Option<&StoredContract>) -> 
     let intent = |id| format!("intent {id}");
     add("revises", entry.revises.map(intent).as_deref());
     add("revised by", entry.revised_by.map(intent).as_deref());
-    // They are headers of the intent, so that every event says the same.
+    // The agent run and the tool version are headers of the intent, the same in every event.
     let newest = events.last();
     add("agent run", newest.and_then(|event| event.agent_run.as_deref()));
     add("tool version", newest.and_then(|event| event.tool_version.as_deref()));
