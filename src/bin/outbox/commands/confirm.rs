@@ -44,9 +44,15 @@ struct Answer<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<&'static str>,
+    status: Option<Status>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+}
+
+impl Answer<'_> {
+    fn new(line: usize, outcome: &'static str) -> Self {
+        Self { line, outcome, idempotency_key: None, id: None, status: None, reason: None }
+    }
 }
 
 /// The worst outcome so far, and the first error of standard output.
@@ -158,25 +164,18 @@ fn confirm<'a>(
     actor: &str,
 ) -> Result<Answer<'a>> {
     let Confirmation { tenant, key, receipt } = confirmation;
-    let mut answer = Answer {
-        line,
-        outcome: "known",
-        idempotency_key: Some(key),
-        id: None,
-        status: None,
-        reason: None,
-    };
+    let mut answer = Answer { idempotency_key: Some(key), ..Answer::new(line, "known") };
     let confirmed = outbox.transact(|tx| outbox.confirm(tx, (tenant, key), receipt, actor));
     match confirmed {
         Ok(None) => {
             let entry = outbox.entry_by_key(tenant, key)?;
             answer.id = entry.as_ref().map(|entry| entry.id);
-            answer.status = entry.map(|entry| entry.status.as_str());
+            answer.status = entry.map(|entry| entry.status);
         }
         Ok(Some(event)) => {
             answer.outcome = outcome(&event);
             answer.id = Some(event.outbox_id);
-            answer.status = Some(event.status.as_str());
+            answer.status = Some(event.status);
             answer.reason = event.reason;
         }
         Err(error) => {
@@ -223,15 +222,7 @@ impl Summary {
         self.is_any_malformed = true;
         note(format_args!("error: line {line}: {}", escape(&reason)));
         if out.is_json() {
-            let answer = Answer {
-                line,
-                outcome: "malformed",
-                idempotency_key: None,
-                id: None,
-                status: None,
-                reason: Some(reason),
-            };
-            self.say(out.json(&answer));
+            self.say(out.json(&Answer { reason: Some(reason), ..Answer::new(line, "malformed") }));
         }
     }
 

@@ -1,7 +1,7 @@
 //! `outbox enqueue`: one intent in its own transaction.
 
 use serde::Serialize;
-use sqlite_outbox::{Enqueued, ErrorKind, Intent, Outbox};
+use sqlite_outbox::{Enqueued, ErrorKind, Intent, Outbox, Status};
 
 use crate::args::EnqueueArgs;
 use crate::ui::failure::{Failure, Result};
@@ -13,7 +13,7 @@ struct Report<'a> {
     id: i64,
     idempotency_key: &'a str,
     outcome: &'static str,
-    status: &'static str,
+    status: Status,
     #[serde(skip_serializing_if = "Option::is_none")]
     downstream_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,7 +100,7 @@ fn report(out: Out, enqueued: &Enqueued) -> Result<()> {
         id: enqueued.id(),
         idempotency_key: enqueued.key(),
         outcome: "existing",
-        status: "pending",
+        status: Status::Pending,
         downstream_id: None,
         unsettled_version: None,
     };
@@ -110,7 +110,7 @@ fn report(out: Out, enqueued: &Enqueued) -> Result<()> {
             report.unsettled_version = *unsettled_version;
         }
         Enqueued::Existing(entry) => {
-            report.status = entry.status.as_str();
+            report.status = entry.status;
             report.downstream_id = entry.downstream_id.as_deref();
         }
         _ => {}

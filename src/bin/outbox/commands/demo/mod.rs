@@ -33,7 +33,7 @@ struct Line {
     id: i64,
     entity_id: String,
     service: String,
-    status: &'static str,
+    status: Status,
     attempts: u32,
     requests: usize,
     effects: usize,
@@ -217,7 +217,7 @@ fn line(outbox: &Outbox, service: &PaymentService, id: i64) -> Result<Line> {
     Ok(Line {
         id,
         service: Mood::of(&entry.entity_id).describe(),
-        status: entry.status.as_str(),
+        status: entry.status,
         attempts: entry.attempts,
         requests,
         effects,
@@ -227,8 +227,8 @@ fn line(outbox: &Outbox, service: &PaymentService, id: i64) -> Result<Line> {
 }
 
 fn conclude(out: Out, lines: &[Line], file: Option<&Path>) -> Result<()> {
-    let succeeded = || lines.iter().filter(|line| line.status == Status::Succeeded.as_str());
-    let in_doubt = || lines.iter().filter(|line| line.status == Status::NeedsReview.as_str());
+    let succeeded = || lines.iter().filter(|line| line.status == Status::Succeeded);
+    let in_doubt = || lines.iter().filter(|line| line.status == Status::NeedsReview);
     let wrong: Vec<&Line> = succeeded()
         .filter(|line| line.effects != 1)
         .chain(in_doubt().filter(|line| line.effects > 1))
@@ -250,8 +250,9 @@ fn conclude(out: Out, lines: &[Line], file: Option<&Path>) -> Result<()> {
     } else {
         out.line(as_table(lines))?;
         out.line(format_args!(
-            "\n{requests} requests were sent for {} intents, each intent always under its own\n\
-             key. {repeats} of them repeated a charge that had been made, and were recognised.",
+            "\n{requests} requests were sent for {} intents, each intent always under its own \
+             key.\n{repeats} of them asked again for a charge that had been made, and were \
+             recognised.",
             lines.len()
         ))?;
         if wrong.is_empty() {
@@ -260,7 +261,7 @@ fn conclude(out: Out, lines: &[Line], file: Option<&Path>) -> Result<()> {
                 succeeded().count()
             ))?;
         }
-        if let Some(dead) = lines.iter().find(|line| line.status == Status::Dead.as_str()) {
+        if let Some(dead) = lines.iter().find(|line| line.status == Status::Dead) {
             out.line(format_args!(
                 "The refused one is dead: intent {} was not applied and waits for a person.",
                 dead.id
@@ -299,7 +300,7 @@ fn as_table(lines: &[Line]) -> String {
             line.service.clone(),
             line.requests.to_string(),
             line.effects.to_string(),
-            line.status.to_owned(),
+            line.status.to_string(),
         ]);
     }
     table.trim_fmt().lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
@@ -320,19 +321,10 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Result<Self> {
-        let base = std::env::temp_dir();
-        for number in 0..1000_u32 {
-            let name = format!("outbox-demo-{}-{number}", std::process::id());
-            let folder = base.join(name);
-            match std::fs::create_dir(&folder) {
-                Ok(()) => return Ok(Self(folder)),
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(error) => {
-                    return Err(Failure::failed(format!("{}: {error}", folder.display())));
-                }
-            }
-        }
-        Err(Failure::failed(format!("{}: has no free name for a folder", base.display())))
+        let folder = std::env::temp_dir().join(format!("outbox-demo-{:016x}", fastrand::u64(..)));
+        let fail = |error| Failure::failed(format!("{}: {error}", folder.display()));
+        std::fs::create_dir(&folder).map_err(fail)?;
+        Ok(Self(folder))
     }
 }
 
