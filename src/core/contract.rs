@@ -5,7 +5,7 @@ use std::time::Duration;
 
 #[cfg(feature = "serde")]
 use super::json;
-use super::pause::PauseKind;
+use super::pause::{Pause, PauseKind};
 use super::word::words;
 use crate::error::{Error, Result};
 
@@ -166,6 +166,21 @@ pub struct StoredContract {
     pub paused_by: Option<String>,
     /// Why.
     pub paused_reason: Option<String>,
+}
+
+impl StoredContract {
+    /// The pause in words, as the rest of a sentence that begins with "is paused"; `None` where the
+    /// operation is not paused.
+    pub fn pause_in_words(&self) -> Option<String> {
+        let pause = Pause {
+            kind: self.paused?,
+            until: self.paused_until,
+            reason: self.paused_reason.clone().unwrap_or_default(),
+            actor: self.paused_by.clone().unwrap_or_default(),
+            since: self.paused_since.unwrap_or_default(),
+        };
+        Some(pause.in_words())
+    }
 }
 
 words! {

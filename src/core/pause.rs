@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::backoff::{Backoff, Jitter};
-use super::millis;
 use super::word::words;
+use super::{millis, utc};
 
 /// Why an operation stands still.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +15,32 @@ pub(crate) struct Pause {
     pub reason: String,
     pub actor: String,
     pub since: i64,
+}
+
+impl Pause {
+    /// The rest of a sentence that begins with "is paused": by whom or why, since when and until
+    /// when.
+    pub fn in_words(&self) -> String {
+        let since = utc(self.since);
+        let until = self.until.map(utc);
+        let why = match self.kind {
+            PauseKind::Operator => {
+                let until = until.unwrap_or_else(|| "it is resumed".into());
+                return self.with_reason(format!("by {} since {since}, until {until}", self.actor));
+            }
+            PauseKind::Auth => "its credentials were refused",
+            PauseKind::Breaker => "too many attempts in a row failed",
+        };
+        let then = until.map_or_else(
+            || "it waits until it is resumed".into(),
+            |until| format!("one intent tries again at {until}"),
+        );
+        self.with_reason(format!("since {since} because {why}; {then}"))
+    }
+
+    fn with_reason(&self, text: String) -> String {
+        if self.reason.is_empty() { text } else { format!("{text}: {}", self.reason) }
+    }
 }
 
 words! {

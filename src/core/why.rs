@@ -7,7 +7,6 @@ use super::budget::Budget;
 use super::contract::Downstream;
 use super::decide::{Withheld, why_no_repeat};
 use super::flow::Closed;
-use super::pause::{Pause, PauseKind};
 use super::shard::Shard;
 use super::status::Status;
 use super::utc;
@@ -183,7 +182,9 @@ impl Why {
     pub fn closed(operation: &str, closed: &Closed, until: Option<i64>) -> Self {
         let until = until.map(utc).unwrap_or_default();
         let (rule, text) = match closed {
-            Closed::Paused(pause) => (Rule::Paused, paused(operation, pause)),
+            Closed::Paused(pause) => {
+                (Rule::Paused, format!("{operation:?} is paused {}", pause.in_words()))
+            }
             Closed::Probing => (
                 Rule::Probing,
                 format!("{operation:?} is paused, and another intent tries whether it can go on"),
@@ -248,37 +249,6 @@ impl Why {
 pub(crate) struct Settled {
     pub at: i64,
     pub downstream_id: Option<String>,
-}
-
-fn paused(operation: &str, pause: &Pause) -> String {
-    let since = utc(pause.since);
-    let until = pause.until.map(utc);
-    let mut text = match pause.kind {
-        PauseKind::Operator => {
-            let until = until.unwrap_or_else(|| "it is resumed".into());
-            format!("{operation:?} is paused by {} since {since}, until {until}", pause.actor)
-        }
-        PauseKind::Auth => format!(
-            "{operation:?} is paused since {since} because its credentials were refused; {}",
-            probed(until)
-        ),
-        PauseKind::Breaker => format!(
-            "{operation:?} is paused since {since} because too many attempts in a row failed; {}",
-            probed(until)
-        ),
-    };
-    if !pause.reason.is_empty() {
-        text.push_str(": ");
-        text.push_str(&pause.reason);
-    }
-    text
-}
-
-fn probed(until: Option<String>) -> String {
-    until.map_or_else(
-        || "it waits until it is resumed".into(),
-        |until| format!("one intent tries again at {until}"),
-    )
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! `outbox operations`, `pause` and `resume`: the stored contracts, and holding operations back.
 
 use serde_json::json;
-use sqlite_outbox::{Clock, Outbox, PauseKind, StoredContract, SystemClock};
+use sqlite_outbox::{Outbox, StoredContract};
 
 use crate::args::{PauseArgs, ResumeArgs};
 use crate::ui::failure::{Failure, Result};
-use crate::ui::output::{Out, distance, duration, escape, shorten, table, time};
+use crate::ui::output::{Out, duration, escape, shorten, table, time};
 
 pub fn pause(out: Out, outbox: &Outbox, args: &PauseArgs) -> Result<()> {
     if args.length.is_some_and(|length| length.is_zero()) {
@@ -55,7 +55,6 @@ pub fn list(out: Out, outbox: &Outbox) -> Result<()> {
         "KEY RECIPE",
         "PAUSED",
     ]);
-    let now = SystemClock.now();
     for known in &known {
         table.add_row([
             escape(&known.operation),
@@ -68,33 +67,10 @@ pub fn list(out: Out, outbox: &Outbox) -> Result<()> {
             known.provider.as_deref().map_or_else(dash, |text| shorten(&escape(text), 24)),
             known.owner.as_deref().map_or_else(dash, |text| shorten(&escape(text), 24)),
             known.key_recipe.as_deref().map_or_else(dash, |text| shorten(&escape(text), 60)),
-            known.paused.map_or_else(dash, |_| shorten(&escape(&pause_of(known, now)), 80)),
+            known.pause_in_words().map_or_else(dash, |text| shorten(&escape(&text), 80)),
         ]);
     }
     out.line(table.trim_fmt())
-}
-
-/// By whom or what, until when, and why, on one line; text from the file is not escaped yet.
-pub fn pause_of(known: &StoredContract, now: i64) -> String {
-    let by = match known.paused {
-        None => return dash(),
-        Some(PauseKind::Operator) => {
-            format!("by {}", known.paused_by.as_deref().unwrap_or("nobody known"))
-        }
-        Some(PauseKind::Auth) => "its credentials were refused".into(),
-        Some(PauseKind::Breaker) => "too many attempts in a row failed".into(),
-        Some(kind) => kind.as_str().into(),
-    };
-    let until = match (known.paused, known.paused_until) {
-        (_, None) => ", until it is resumed".into(),
-        (Some(PauseKind::Operator), Some(until)) => format!(", until {}", time(until)),
-        (_, Some(until)) if until > now => format!(", tries again in {}", distance(now, until)),
-        (_, Some(_)) => ", tries again now".into(),
-    };
-    match known.paused_reason.as_deref() {
-        None | Some("") => format!("{by}{until}"),
-        Some(reason) => format!("{by}{until} ({reason})"),
-    }
 }
 
 fn find(outbox: &Outbox, operation: &str) -> Result<Option<StoredContract>> {

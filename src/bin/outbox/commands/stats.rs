@@ -5,7 +5,6 @@ use sqlite_outbox::{
     Clock, OperationStats, Outbox, PauseKind, Status, StoredContract, SystemClock,
 };
 
-use crate::commands::operations;
 use crate::ui::failure::Result;
 use crate::ui::output::{Out, distance, escape, quoted, table};
 
@@ -52,10 +51,12 @@ pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
             quoted(&line.operation)
         ))?;
     }
-    for (place, known) in stats.iter().filter_map(paused).enumerate() {
-        let gap = if place == 0 { "\n" } else { "" };
-        let (name, pause) = (&known.operation, operations::pause_of(known, now));
-        out.line(format_args!("{gap}{} is paused: {}", escape(name), escape(&pause)))?;
+    let pauses = stats.iter().filter_map(paused).filter_map(|known| {
+        Some(format!("{} is paused {}", escape(&known.operation), escape(&known.pause_in_words()?)))
+    });
+    let pauses: Vec<String> = pauses.collect();
+    if !pauses.is_empty() {
+        out.line(format_args!("\n{}", pauses.join("\n")))?;
     }
     Ok(())
 }
