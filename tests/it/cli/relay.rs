@@ -80,7 +80,7 @@ downstream_id = "/id"
 success_when = {{ pointer = "/id", equals = "eff_1_1" }}
 on_conflict = "in_progress"
 binds = "create"
-reconcile = {{ get = "https://api.example.com/charges/{{idempotency_key}}", downstream_id = "/id", when = {{ pointer = "/state", equals = "done" }}, settle = "2m", max_attempts = 8 }}
+reconcile = {{ get = "https://api.example.com/charges/{{idempotency_key}}", downstream_id = "/id", when = {{ pointer = "/state", equals = "done" }}, delay = "2m", max_attempts = 8 }}
 max_in_flight = 4
 on_dead = "continue"
 allow_addresses = ["127.0.0.0/8"]

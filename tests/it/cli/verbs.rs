@@ -205,7 +205,7 @@ fn a_configured_look_up_finds_what_was_applied() {
     let text = format!(
         "[operations.mail]\nendpoint = \"{}\"\ndownstream = \"unprotected\"\nbinds = \"create\"\n\
          timeouts = {{ resolve = \"200ms\", connect = \"200ms\", send = \"200ms\", response = \"200ms\", body = \"200ms\" }}\n\
-         reconcile = {{ get = \"{}\", downstream_id = \"/id\", settle = \"1100ms\" }}\n",
+         reconcile = {{ get = \"{}\", downstream_id = \"/id\", delay = \"1100ms\" }}\n",
         downstream.url("/lost/1"),
         downstream.url("/effects/{idempotency_key}")
     );

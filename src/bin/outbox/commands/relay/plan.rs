@@ -8,8 +8,8 @@ use sqlite_outbox::{
 };
 
 use super::toml::{
-    BackoffKind, BackoffTable, BindsWord, OperationTable, Per, Period, ReconcileTable, RelayTable,
-    Source, TimeoutsTable,
+    BackoffKind, BackoffTable, BindsWord, OperationTable, Per, Period, RelayTable, Source,
+    TimeoutsTable,
 };
 use crate::args::RelayArgs;
 use crate::ui::failure::{Failure, Result};
@@ -34,7 +34,7 @@ impl Plan {
             None => Self::from_file(outbox, args)?,
         };
         if let (None, Some(downstream)) = (&plan.default, downstream_flag(args)?) {
-            plan.default = Some(Operation::new(downstream, http_of_flags(args)?));
+            plan.default = Some(Operation::new(downstream, with_flags(Http::new(), args)?));
         }
         if plan.operations.is_empty() && plan.default.is_none() {
             return Err(match &plan.source {
@@ -74,7 +74,7 @@ impl Plan {
         let mut operations = Vec::new();
         if args.downstream.is_none() {
             for stored in outbox.operations()? {
-                let http = http_of_flags(args)?;
+                let http = with_flags(Http::new(), args)?;
                 operations.push((stored.operation.clone(), as_stored(stored, http)));
             }
         }
@@ -155,8 +155,9 @@ fn downstream(word: &str, window: Option<Duration>) -> sqlite_outbox::Result<Dow
     })
 }
 
-fn http_of_flags(args: &RelayArgs) -> Result<Http> {
-    let http = Http::new().allow_addresses(&args.allow_addresses);
+/// The handler, with the addresses that the flags allow.
+fn with_flags(http: Http, args: &RelayArgs) -> Result<Http> {
+    let http = http.allow_addresses(&args.allow_addresses);
     http.check().map_err(|error| flag_error(&error))?;
     Ok(http)
 }
@@ -199,7 +200,7 @@ impl<'a> Place<'a> {
     /// A complaint of the library about `field`, under its key in relay.toml.
     fn refuse(&self, field: &str, reason: &str) -> Failure {
         match field {
-            "settle_delay" => self.fail("reconcile/settle", reason),
+            "settle_delay" => self.fail("reconcile/delay", reason),
             "max_lookups" => self.fail("reconcile/max_attempts", reason),
             field => self.fail(&field.replace('.', "/"), reason),
         }
@@ -237,7 +238,7 @@ fn operation(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Res
     operation = given(operation, table.binds, |o, BindsWord::Create| o.binds_ids());
     operation = given(operation, table.on_dead, Operation::on_dead);
     if let Some(reconcile) = &table.reconcile {
-        operation = given(operation, reconcile.settle, |o, delay| o.settle_delay(delay.0));
+        operation = given(operation, reconcile.delay, |o, delay| o.settle_delay(delay.0));
         operation = given(operation, reconcile.max_attempts, Operation::max_lookups);
     }
     if table.weaken_stored_contract {
@@ -247,18 +248,23 @@ fn operation(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Res
 }
 
 fn http(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<Http> {
-    let explain = |error: sqlite_outbox::Error| place.explain(&error);
+    let explain = |error| place.explain(&error);
     let mut http = Http::new().timeouts(timeouts(table.timeouts.as_ref()));
-    if let Some(endpoint) = &table.endpoint {
-        http = http.endpoint(endpoint);
-    }
+    http = given(http, table.endpoint.as_deref(), Http::endpoint);
     // Set before the headers, which are checked against it.
-    if let Some(name) = &table.idempotency_header {
-        http = http.idempotency_header(name);
+    http = given(http, table.idempotency_header.as_deref(), Http::idempotency_header);
+    http = given(http, table.downstream_id.as_deref(), Http::downstream_id);
+    http = given(http, table.success_when.clone(), |h, w| h.success_when(&w.pointer, w.equals));
+    http = given(http, table.on_conflict, Http::on_conflict);
+    if let Some(reconcile) = &table.reconcile {
+        http = http.reconcile_by_get(&reconcile.get);
+        http = given(http, reconcile.downstream_id.as_deref(), Http::reconcile_id);
+        http = given(http, reconcile.when.clone(), |h, w| h.reconcile_when(&w.pointer, w.equals));
     }
     if table.quoted_key {
         http = http.quoted_key();
     }
+    http = http.allow_addresses(&table.allow_addresses).allow_origins(&table.allow_origins);
     http.check().map_err(explain)?;
     for (name, value) in headers(place, table.headers.as_ref())? {
         http = http.header(&name, &value);
@@ -268,39 +274,14 @@ fn http(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<H
             place.fail(&format!("headers/{name}"), reason)
         })?;
     }
-    if let Some(pointer) = &table.downstream_id {
-        http = http.downstream_id(pointer);
-    }
-    if let Some(when) = &table.success_when {
-        http = http.success_when(&when.pointer, when.equals.clone());
-    }
-    http = given(http, table.on_conflict, Http::on_conflict);
-    if let Some(reconcile) = &table.reconcile {
-        http = look_up(http, reconcile);
-    }
-    http = http.allow_addresses(&table.allow_addresses).allow_origins(&table.allow_origins);
-    http.check().map_err(explain)?;
-    http = http.allow_addresses(&args.allow_addresses);
-    http.check().map_err(|error| flag_error(&error))?;
-    Ok(http)
-}
-
-fn look_up(http: Http, table: &ReconcileTable) -> Http {
-    let mut http = http.reconcile_by_get(&table.get);
-    if let Some(pointer) = &table.downstream_id {
-        http = http.reconcile_id(pointer);
-    }
-    match &table.when {
-        Some(when) => http.reconcile_when(&when.pointer, when.equals.clone()),
-        None => http,
-    }
+    with_flags(http, args)
 }
 
 fn timeouts(table: Option<&TimeoutsTable>) -> Timeouts {
     let usual = Timeouts::default();
     let Some(table) = table else { return usual };
     let or = |given: Option<Period>, usual| given.map_or(usual, |period| period.0);
-    Timeouts::default()
+    usual
         .resolve(or(table.resolve, usual.resolve))
         .connect(or(table.connect, usual.connect))
         .send(or(table.send, usual.send))

@@ -112,12 +112,12 @@ pub struct ReconcileTable {
     pub get: String,
     pub downstream_id: Option<String>,
     pub when: Option<BodyWhen>,
-    pub settle: Option<Period>,
+    pub delay: Option<Period>,
     pub max_attempts: Option<u32>,
 }
 
 /// A value that the body of an answer must hold.
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BodyWhen {
     pub pointer: String,
