@@ -224,7 +224,7 @@ fn a_configured_look_up_finds_what_was_applied() {
     assert_eq!(story["events"].as_array().unwrap().last().unwrap()["kind"], "reconciled");
     let text = desk.ok(&["show", "1"]);
     assert!(text.contains("lookup: unknown -> succeeded, by relay-"), "{text}");
-    assert!(text.contains("the look-up found it applied"), "{text}");
+    assert!(text.contains("the lookup found it applied"), "{text}");
     assert_eq!(downstream.requests().len(), 1, "nothing was sent again");
     assert_eq!(desk.count("outbox_binding"), 1);
 }
