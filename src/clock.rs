@@ -1,4 +1,4 @@
-//! The clock, read once per step at the rim; everything below is handed `now`.
+//! The clock. A step reads it once and hands `now` to everything below.
 
 use std::fmt::Debug;
 use std::sync::OnceLock;
@@ -14,8 +14,8 @@ pub trait Clock: Debug + Send + Sync {
     /// The current time in UTC milliseconds.
     fn now(&self) -> i64;
 
-    /// The time since some moment in this process's life, by a clock that nobody can set. Whether
-    /// an attempt in doubt is long enough ago is measured by it.
+    /// The time since some moment in this process's life, on a clock that cannot be set. The age of
+    /// an attempt in doubt is measured with it.
     fn monotonic(&self) -> Duration {
         static BEGAN: OnceLock<Instant> = OnceLock::new();
         BEGAN.get_or_init(Instant::now).elapsed()

@@ -1,22 +1,21 @@
-//! What carries out an intent, and the intent as it sees it.
+//! The handler that sends an intent, and the intent as the handler sees it.
 
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::clock::Clock;
 use crate::core::contract::Downstream;
 use crate::core::decide::Facts;
 use crate::core::key;
-use crate::core::millis;
 use crate::core::outcome::{Failure, Finding, Outcome};
+use crate::core::reconcile::Observed;
 use crate::error::Result;
+use crate::lease::Lease;
 
-/// Carries out intents of one operation. A closure `Fn(&Delivery) -> Outcome` is a handler.
+/// Sends intents of one operation. A closure `Fn(&Delivery) -> Outcome` is a handler.
 ///
 /// `deliver` is called on a worker thread, outside any transaction, with a claim that is already
-/// durable. It reports what happened; it never decides what follows. A panic is contained and
-/// counts as [`Outcome::MaybeSent`].
+/// durable. The handler reports what happened, and never decides what follows. A panic is contained
+/// and counts as [`Outcome::MaybeSent`].
 ///
 /// # Examples
 ///
@@ -47,7 +46,7 @@ use crate::error::Result;
 /// ];
 /// ```
 pub trait Handler: Send + Sync {
-    /// Makes one attempt.
+    /// Makes one attempt to send the intent.
     fn deliver(&self, delivery: &Delivery) -> Outcome;
 
     /// Says which part of the configuration cannot be accepted. Asked once, when a relay is built;
@@ -60,22 +59,23 @@ pub trait Handler: Send + Sync {
     }
 
     /// The longest one attempt may take. The lease must be longer, and nothing is sent whose
-    /// attempt could end after the downstream has forgotten the key. An attempt that overruns it
-    /// by more than the lease is no longer renewed: the row is taken back as one whose process
-    /// died, and what the handler says later is recorded as late. Defaults to 60 s.
+    /// attempt could end after the downstream has forgotten the key. The lease of an attempt that
+    /// overruns the limit by more than a lease is no longer renewed: the intent is recovered as if
+    /// its process had died, and its outcome is recorded as late. Defaults to 60 s.
     fn time_limit(&self) -> Duration {
         Duration::from_secs(60)
     }
 
-    /// Whether [`reconcile`](Self::reconcile) can ask. An intent that may have been applied and may
-    /// not be sent again needs a person at once where nothing can. Defaults to no.
+    /// Whether this handler has a lookup, [`reconcile`](Self::reconcile). Where no relay on the file
+    /// has one, an intent that may have been applied and may not be sent again needs review at once.
+    /// Defaults to no.
     fn reconciles(&self) -> bool {
         false
     }
 
-    /// Asks the system of record what became of an intent that may have been applied. Called as
-    /// `deliver` is, at the earliest one settle delay after the attempt, and must change nothing
-    /// there. A panic counts as [`Finding::Inconclusive`].
+    /// Looks up in the system of record whether an intent that may have been applied was. Called as
+    /// `deliver` is, at the earliest one [lookup delay](crate::Operation::lookup_delay) after the
+    /// attempt, and must change nothing there. A panic counts as [`Finding::Inconclusive`].
     fn reconcile(&self, delivery: &Delivery) -> Finding {
         let _ = delivery;
         Finding::Inconclusive(Failure::new("lookup", "this handler cannot ask"))
@@ -109,19 +109,8 @@ pub struct Delivery {
     pub(crate) facts: Facts,
     pub(crate) token: i64,
     pub(crate) lease: Arc<Lease>,
-    pub(crate) lookup: Option<Lookup>,
-}
-
-/// What is known beside the intent where it is asked about and not sent.
-#[derive(Debug, Clone)]
-pub(crate) struct Lookup {
-    /// The claim of the attempt that is in doubt.
-    pub attempt_token: Option<i64>,
-    /// The provider's id, where it was given up front.
-    pub downstream_id: Option<String>,
-    /// Whether a relay that lost its lease was alive when this was claimed, and had not said how it
-    /// went: it may send after the question.
-    pub may_be_on_its_way: bool,
+    /// The provider's id, in a lookup of an intent that was bound before.
+    pub(crate) downstream_id: Option<String>,
 }
 
 impl Delivery {
@@ -130,43 +119,38 @@ impl Delivery {
         self.id
     }
 
-    /// Whose intent it is; empty where the application has no tenants.
+    /// The tenant, column `tenant_id`; empty where the application has no tenants.
     pub fn tenant(&self) -> &str {
         &self.tenant_id
     }
 
-    /// What kind of action it is.
+    /// The operation, column `operation`.
     pub fn operation(&self) -> &str {
         &self.operation
     }
 
-    /// The business object acted on.
+    /// The business object acted on, column `entity_id`.
     pub fn entity(&self) -> &str {
         &self.entity_id
     }
 
-    /// The intent's version, from 1.
+    /// The intent's version from 1, column `intent_version`.
     pub fn version(&self) -> i64 {
         self.intent_version
     }
 
-    /// The key as it is stored: the same for this business action for ever.
+    /// The key as stored, column `idempotency_key`: forever the same for this business action.
     pub fn idempotency_key(&self) -> &str {
         &self.idempotency_key
     }
 
-    /// The key as it is sent. It differs from the stored one only where a named tenant brought
-    /// its own key, so that tenants cannot collide at a shared account.
+    /// The key as sent. It differs from the stored one only for a key that a named tenant brought
+    /// along, so that tenants cannot collide at a shared account.
     pub fn wire_key(&self) -> String {
         key::wire_key(&self.tenant_id, &self.operation, &self.idempotency_key)
     }
 
-    /// SHA-256 of the canonical arguments in hex, where the caller stored it.
-    pub fn args_hash(&self) -> Option<&str> {
-        self.args_hash.as_deref()
-    }
-
-    /// Where to send it, where the intent says so itself.
+    /// The intent's own endpoint, if it names one.
     pub fn endpoint(&self) -> Option<&str> {
         self.endpoint.as_deref()
     }
@@ -206,10 +190,10 @@ impl Delivery {
         self.facts.attempts
     }
 
-    /// The provider's id of the effect, in a look-up of an intent to which it was given with
+    /// The provider's id of the effect, in a lookup of an intent that it was bound to with
     /// [`Outbox::bind`](crate::Outbox::bind).
     pub fn downstream_id(&self) -> Option<&str> {
-        self.lookup.as_ref()?.downstream_id.as_deref()
+        self.downstream_id.as_deref()
     }
 
     /// The fencing token of this claim. It rises with every claim in this file, so a receiver
@@ -218,58 +202,54 @@ impl Delivery {
         self.token
     }
 
-    /// What the stored contract says about this downstream.
+    /// The promise of the downstream in the stored contract.
     pub fn downstream(&self) -> Downstream {
         self.downstream
     }
 
-    /// Whether it must be the only one, because it has died with its process before.
-    pub(crate) fn must_be_alone(&self) -> bool {
-        self.facts.lost > 0 && self.lookup.is_none()
-    }
-
-    /// Whether the lease is still held and will be for at least `needed`. A handler with several
-    /// stages asks before each stage that has an effect, and stops with
-    /// [`Outcome::NotSent`] where the answer is no and nothing has left yet.
+    /// Whether the lease will be held for at least `needed` from now. A handler with several stages
+    /// asks before each stage that has an effect, and stops with [`Outcome::NotSent`] if the answer
+    /// is no and nothing has left yet.
     pub fn holds_lease_for(&self, needed: Duration) -> bool {
         self.lease.holds_for(needed)
     }
 }
 
-/// The shared end of a lease: the relay's writer moves it, workers read it.
-#[derive(Debug)]
-pub(crate) struct Lease {
-    expires_at: AtomicI64,
-    clock: Arc<dyn Clock>,
-    /// When a worker began. Monotonic, so that a machine that slept did not work meanwhile.
-    began: OnceLock<Instant>,
+/// A claimed row, by what it was claimed for.
+#[derive(Debug, Clone)]
+pub(crate) enum Held {
+    /// The intent is to be sent.
+    Send(Arc<Delivery>),
+    /// The intent is in doubt, and is to be looked up.
+    LookUp(Arc<Delivery>, Lookup),
 }
 
-impl Lease {
-    pub fn new(expires_at: i64, clock: Arc<dyn Clock>) -> Self {
-        Self { expires_at: AtomicI64::new(expires_at), clock, began: OnceLock::new() }
+/// What is known about the doubt when a lookup is claimed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lookup {
+    /// The claim of the attempt that is in doubt.
+    pub attempt_token: Option<i64>,
+    /// Whether a relay that lost its lease on the row, and has not reported, was alive at the claim:
+    /// it may send after the lookup.
+    pub may_be_on_its_way: bool,
+}
+
+impl Lookup {
+    /// What speaks for and against a finding of this lookup.
+    pub fn observed(&self, in_doubt_for: Duration) -> Observed {
+        Observed { in_doubt_for, may_be_on_its_way: self.may_be_on_its_way }
+    }
+}
+
+impl Held {
+    pub fn delivery(&self) -> &Arc<Delivery> {
+        match self {
+            Self::Send(delivery) | Self::LookUp(delivery, _) => delivery,
+        }
     }
 
-    pub fn holds_for(&self, needed: Duration) -> bool {
-        self.clock.now().saturating_add(millis(needed)) <= self.expires_at.load(Ordering::Acquire)
-    }
-
-    pub fn extend_to(&self, expires_at: i64) {
-        self.expires_at.store(expires_at, Ordering::Release);
-    }
-
-    /// Notes when a worker began. Whoever asks does the reckoning.
-    pub fn begin(&self, at: Instant) {
-        self.began.get_or_init(|| at);
-    }
-
-    /// When a worker began, or `None` while the delivery waits for one.
-    pub fn began(&self) -> Option<Instant> {
-        self.began.get().copied()
-    }
-
-    /// Marks the lease as taken by somebody else.
-    pub fn revoke(&self) {
-        self.extend_to(i64::MIN);
+    /// Whether the row must be held alone, because its process died during an attempt before.
+    pub fn is_solo(&self) -> bool {
+        matches!(self, Self::Send(delivery) if delivery.facts.lost > 0)
     }
 }

@@ -58,6 +58,7 @@ mod handler;
 #[cfg(feature = "http")]
 mod http;
 mod inbox;
+mod lease;
 mod liveness;
 mod outbox;
 mod relay;
@@ -89,7 +90,7 @@ pub use crate::handler::{Delivery, Handler};
 pub use crate::http::{Http, Timeouts};
 pub use crate::inbox::Inbox;
 pub use crate::outbox::{Outbox, OutboxBuilder};
-pub use crate::relay::{DrainReport, Operation, Relay, RelayBuilder, RelayHandle};
+pub use crate::relay::{DrainReport, Operation, Relay, RelayBuilder, RelayHandle, ShutdownReport};
 pub use crate::store::Enqueued;
 
 #[cfg(all(doctest, feature = "http"))]

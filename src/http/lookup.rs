@@ -49,7 +49,7 @@ impl Http {
     ///
     /// A 2xx answer that names the provider's id means that it was applied, and **404 that it was
     /// not**, so that it is sent again: a URL that answers 404 for another reason, or a record that
-    /// lags behind by more than the [settle delay](crate::Operation::settle_delay), would double the
+    /// lags behind by more than the [lookup delay](crate::Operation::lookup_delay), would double the
     /// effect. Every other answer does not tell.
     ///
     /// Must be an `https` or `http` URL of at most 2048 bytes, without user name and fragment, in which

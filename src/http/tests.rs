@@ -17,7 +17,8 @@ use crate::clock::SystemClock;
 use crate::core::contract::Downstream;
 use crate::core::decide::Facts;
 use crate::core::outcome::Outcome;
-use crate::handler::{Delivery, Handler, Lease};
+use crate::handler::{Delivery, Handler};
+use crate::lease::Lease;
 
 /// A first attempt of an intent without an endpoint.
 fn delivery(key: &str) -> Delivery {
@@ -39,7 +40,7 @@ fn delivery(key: &str) -> Delivery {
         downstream: Downstream::DeduplicatesByKey { window: Duration::from_secs(86_400) },
         facts: Facts { attempts: 1, tries: 1, ..Facts::default() },
         token: 1,
-        lookup: None,
+        downstream_id: None,
         lease: Arc::new(Lease::new(i64::MAX, Arc::new(SystemClock))),
     }
 }

@@ -1,13 +1,16 @@
 //! Configuring a relay.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use super::Relay;
 use super::engine::Engine;
 use super::operation::Operation;
-use super::{Observer, Relay, Shared};
+use super::options::Options;
+use super::shared::{Observer, Shared};
 use crate::core::intent::check_operation;
 use crate::core::shard::Shard;
 use crate::error::{Error, Result};
@@ -15,7 +18,7 @@ use crate::event::Event;
 use crate::liveness::Lifeline;
 use crate::outbox::Outbox;
 
-/// Options of a [`Relay`].
+/// Configures a [`Relay`].
 ///
 /// # Examples
 ///
@@ -46,48 +49,28 @@ pub struct RelayBuilder {
     observers: Vec<Observer>,
 }
 
-#[derive(Debug, Clone)]
-pub(super) struct Options {
-    pub workers: usize,
-    pub batch: usize,
-    pub lease: Duration,
-    pub shard: Shard,
-    pub seed: Option<u64>,
-}
-
-impl Options {
-    /// One batch is with the workers while the next is written.
-    pub fn held_max(&self) -> usize {
-        self.batch.saturating_mul(2).max(self.workers)
-    }
-}
-
-impl RelayBuilder {
-    pub(super) fn new(outbox: Outbox) -> Self {
-        let options = Options {
-            workers: 4,
-            batch: 100,
-            lease: Duration::from_secs(90),
-            shard: Shard::ALL,
-            seed: None,
-        };
-        Self {
-            outbox,
-            options,
+impl Relay {
+    /// Begins to configure a relay on this outbox.
+    pub fn builder(outbox: &Outbox) -> RelayBuilder {
+        RelayBuilder {
+            outbox: outbox.clone(),
+            options: Options::default(),
             operations: Vec::new(),
             default_operation: None,
             observers: Vec::new(),
         }
     }
+}
 
-    /// Sends intents of this operation. Intents of operations that are not named wait.
+impl RelayBuilder {
+    /// Sends intents of the operation `name`. Intents of operations that are not named wait.
     pub fn operation(mut self, name: impl Into<String>, operation: Operation) -> Self {
         self.operations.push((name.into(), operation));
         self
     }
 
-    /// Sends intents of all operations that are not named, under these rules. Without it they
-    /// wait.
+    /// Sends intents of all operations that are not named by [`operation`](Self::operation). Without
+    /// a default they wait.
     pub fn default_operation(mut self, operation: Operation) -> Self {
         self.default_operation = Some(operation);
         self
@@ -99,7 +82,7 @@ impl RelayBuilder {
         self
     }
 
-    /// At most so many rows are claimed by one transaction, 1 to 10,000. Defaults to 100.
+    /// The most intents that one transaction claims, 1 to 10,000. Defaults to 100.
     pub fn batch(mut self, batch: usize) -> Self {
         self.options.batch = batch;
         self
@@ -107,7 +90,7 @@ impl RelayBuilder {
 
     /// How long a claim lasts without being renewed; live claims are renewed at a third of it.
     /// Must be longer than any attempt may take, which [`Handler::time_limit`] says: 60 s for a
-    /// closure and for the time-outs that `Http` has by default. Defaults to 90 s.
+    /// closure and for the timeouts that `Http` has by default. Defaults to 90 s.
     ///
     /// [`Handler::time_limit`]: crate::Handler::time_limit
     pub fn lease(mut self, lease: Duration) -> Self {
@@ -115,8 +98,8 @@ impl RelayBuilder {
         self
     }
 
-    /// Sends only the intents of this shard, so that several relays can share the work without
-    /// competing. Defaults to all.
+    /// Claims intents of this shard alone, so that several relays share the work without competing.
+    /// Defaults to [`Shard::ALL`].
     pub fn shard(mut self, shard: Shard) -> Self {
         self.options.shard = shard;
         self
@@ -128,8 +111,8 @@ impl RelayBuilder {
         self
     }
 
-    /// Calls `observer` with every status move after it is durable. It runs on the writer's
-    /// thread and should return quickly.
+    /// Calls `observer` with every status move after it is durable, on the writer's thread: it should
+    /// return quickly.
     pub fn observe(mut self, observer: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.observers.push(Box::new(observer));
         self
@@ -151,6 +134,7 @@ impl RelayBuilder {
             operations: self.operations,
             default_operation: self.default_operation,
             observers: self.observers,
+            totals: Mutex::default(),
             stop: AtomicBool::new(false),
             _lifeline: lifeline,
         });
@@ -180,5 +164,11 @@ impl RelayBuilder {
             default.check("default", lease)?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Debug for RelayBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RelayBuilder").field("options", &self.options).finish_non_exhaustive()
     }
 }

@@ -1,77 +1,57 @@
-//! What one step does for all lanes: write back, renew, take back, claim.
+//! What one step does for all lanes: write back, renew leases, recover expired ones, claim.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::capacity::Capacity;
 use super::lane::Lane;
-use super::space::Space;
+use super::work::{ClaimId, Work};
 use crate::core::millis;
 use crate::core::shard::Shard;
 use crate::error::Result;
-use crate::handler::{Delivery, Lease};
-use crate::liveness;
+use crate::handler::Held;
+use crate::lease::Lease;
+use crate::store::tables::lost_lease::IsAlive;
 use crate::store::{ClaimRequest, Record, RelayTx};
 
-pub(super) struct Plan {
-    /// The lanes in the order of their turn.
-    pub order: Vec<usize>,
-    pub space: Space,
-    pub holds_nothing: bool,
-    pub shard: Shard,
-    /// Whether look-ups come before sends, which they do every other time.
-    pub lookups_first: bool,
-}
-
-#[derive(Default)]
-pub(super) struct Claims {
-    pub deliveries: Vec<(usize, Arc<Delivery>)>,
-    /// The next row must be claimed alone.
-    pub quiet: bool,
-    /// The lane whose next row must wait for an idle worker; it comes first then.
-    pub wants_idle: Option<usize>,
-    /// A lane had as many due rows as there was room for, or was not looked through to its end.
-    pub more: bool,
-}
-
+/// Writes outcomes, and gives back rows that no worker has started.
 pub(super) fn write_back(
     step: &mut RelayTx<'_>,
-    lanes: &[Lane],
-    unrecorded: &[(usize, Record)],
-    unreleased: &[Arc<Delivery>],
-    path: &str,
+    unrecorded: &[(Arc<Lane>, Record)],
+    unreleased: &[Held],
+    is_alive: IsAlive<'_>,
 ) -> Result<()> {
     for (lane, record) in unrecorded {
-        step.record(record, &lanes[*lane].rules, &|owner| liveness::is_alive(path, owner))?;
+        step.record(record, &lane.rules, is_alive)?;
     }
-    for delivery in unreleased {
-        step.release(delivery)?;
+    for held in unreleased {
+        step.release(held)?;
     }
     Ok(())
 }
 
-/// What became of the leases of everything held; it counts only once the step is committed.
+/// What became of the leases of everything held; true only once the step is committed.
 #[derive(Default)]
 pub(super) struct Renewed {
     pub held: Vec<Arc<Lease>>,
     pub lost: Vec<Arc<Lease>>,
-    /// Given up, because the handler is long past its time limit and may never come back.
-    pub overdue: Vec<(i64, i64)>,
+    /// Abandoned, because the handler is long past its time limit and may never return.
+    pub overdue: Vec<ClaimId>,
 }
 
 pub(super) fn renew(
     step: &mut RelayTx<'_>,
-    lanes: &[Lane],
-    held: &HashMap<(i64, i64), (usize, Arc<Delivery>)>,
+    held: &HashMap<ClaimId, Work>,
     lease: Duration,
 ) -> Result<Renewed> {
     let mut renewed = Renewed::default();
-    for (key, (lane, delivery)) in held {
-        let lane = &lanes[*lane];
+    for (claim, Work { lane, held }) in held {
+        let delivery = held.delivery();
         let worked = delivery.lease.began().map_or(Duration::ZERO, |began| began.elapsed());
-        if worked > lane.policy.promise.time_limit.saturating_add(lease) {
-            step.abandon(delivery, &lane.rules)?;
-            renewed.overdue.push(*key);
+        if worked > lane.rules.policy.promise.time_limit.saturating_add(lease) {
+            step.abandon(held, &lane.rules)?;
+            renewed.overdue.push(*claim);
         } else if step.renew(delivery, millis(lease))? {
             renewed.held.push(Arc::clone(&delivery.lease));
         } else {
@@ -81,87 +61,108 @@ pub(super) fn renew(
     Ok(renewed)
 }
 
-pub(super) fn claim(
-    step: &mut RelayTx<'_>,
-    lanes: &[Lane],
-    plan: &mut Plan,
-    lease_ms: i64,
-    path: &str,
-) -> Result<Claims> {
-    let mut claims = Claims::default();
-    step.check_schema()?;
-    for lane in lanes {
-        step.recover(&lane.rules)?;
-    }
-    for index in plan.order.clone() {
-        if plan.lookups_first {
-            claim_lookups(step, (index, &lanes[index]), plan, &mut claims, (lease_ms, path))?;
-        }
-        let limit = plan.space.room(index, &lanes[index]);
-        if limit == 0 {
-            // Its turn is kept: whoever comes after it would keep the workers busy for ever.
-            let waits = plan.space.idle() == 0 && lanes[index].waits_for_idle();
-            if waits && step.has_due(&lanes[index].rules, plan.shard)? {
-                claims.wants_idle = Some(index);
-                break;
-            }
-            continue;
-        }
-        let found = step.claim(&ClaimRequest {
-            rules: &lanes[index].rules,
-            limit,
-            bytes: plan.space.bytes_left(),
-            shard: plan.shard,
-            lease_ms,
-            holds_nothing: plan.holds_nothing && claims.deliveries.is_empty(),
-        })?;
-        claims.quiet |= found.solo_next;
-        let bytes = found.deliveries.iter().map(|d| d.payload.len()).sum();
-        plan.space.hold(index, found.deliveries.len(), bytes);
-        let is_full = found.deliveries.len() == limit || plan.space.bytes_left() == 0;
-        claims.more |= is_full || found.is_unfinished;
-        let is_alone = found.deliveries.first().is_some_and(|d| d.must_be_alone());
-        claims.deliveries.extend(found.deliveries.into_iter().map(|delivery| (index, delivery)));
-        if is_alone {
-            return Ok(claims);
-        }
-    }
-    if !plan.lookups_first {
-        for index in plan.order.clone() {
-            claim_lookups(step, (index, &lanes[index]), plan, &mut claims, (lease_ms, path))?;
-        }
-    }
-    Ok(claims)
+/// One round of claims over all lanes: what it may claim, and what it has found.
+pub(super) struct Claims<'a> {
+    /// The lanes in the order of their turn.
+    pub lanes: Vec<Arc<Lane>>,
+    pub capacity: Capacity,
+    pub holds_nothing: bool,
+    pub shard: Shard,
+    pub lease_ms: i64,
+    pub is_alive: IsAlive<'a>,
+    /// Whether lookups come before sends, as in every other round.
+    pub lookups_first: bool,
+    pub found: Found,
 }
 
-/// Look-ups take turns with sends, and part of the workers only, so that neither waits for the
-/// other for long. A lane that cannot ask only sets aside what nobody asks about.
-fn claim_lookups(
-    step: &mut RelayTx<'_>,
-    (index, lane): (usize, &Lane),
-    plan: &mut Plan,
-    claims: &mut Claims,
-    (lease_ms, path): (i64, &str),
-) -> Result<()> {
-    let limit = plan.space.lookup_room(index, lane);
-    if limit == 0 {
-        return Ok(());
+#[derive(Default)]
+pub(super) struct Found {
+    pub works: Vec<Work>,
+    /// The next row must be claimed alone, once nothing else is held.
+    pub solo_next: bool,
+    /// The lane whose next row must wait for an idle worker, and then comes first.
+    pub waits_for_idle_worker: Option<usize>,
+    /// A lane had as many due rows as there was room for, or was not looked through to its end.
+    pub more: bool,
+}
+
+impl Claims<'_> {
+    pub fn claim(&mut self, step: &mut RelayTx<'_>) -> Result<()> {
+        step.check_schema()?;
+        let lanes = std::mem::take(&mut self.lanes);
+        for lane in &lanes {
+            step.recover(&lane.rules)?;
+        }
+        for lane in &lanes {
+            if self.lookups_first {
+                self.claim_lookups(step, lane)?;
+            }
+            if self.capacity.room(lane) > 0 {
+                if self.claim_sends(step, lane)? {
+                    return Ok(());
+                }
+            } else if self.capacity.waits_for_idle_worker(lane)
+                && step.has_due(&lane.rules, self.shard)?
+            {
+                // The lane keeps its turn: lanes after it would keep the workers busy forever.
+                self.found.waits_for_idle_worker = Some(lane.place);
+                break;
+            }
+        }
+        if !self.lookups_first {
+            lanes.iter().try_for_each(|lane| self.claim_lookups(step, lane))?;
+        }
+        Ok(())
     }
-    let request = ClaimRequest {
-        rules: &lane.rules,
-        limit,
-        bytes: plan.space.bytes_left(),
-        shard: plan.shard,
-        lease_ms,
-        holds_nothing: false,
-    };
-    if !lane.handler.reconciles() {
-        claims.more |= step.park_stale_lookups(&request)?;
-        return Ok(());
+
+    /// Claims due rows of one lane. Returns whether a row was claimed that must be alone.
+    fn claim_sends(&mut self, step: &mut RelayTx<'_>, lane: &Arc<Lane>) -> Result<bool> {
+        let limit = self.capacity.room(lane);
+        let claimed = step.claim(&self.request(lane, limit))?;
+        let count = claimed.deliveries.len();
+        let before = self.found.works.len();
+        self.hold(lane, claimed.deliveries.into_iter().map(Held::Send));
+        let is_solo = self.found.works[before..].first().is_some_and(|work| work.held.is_solo());
+        self.found.solo_next |= claimed.solo_next;
+        let is_full = count == limit || self.capacity.bytes_left() == 0;
+        self.found.more |= is_full || claimed.is_unfinished;
+        Ok(is_solo)
     }
-    let found = step.claim_lookups(&request, &|owner| liveness::is_alive(path, owner))?;
-    plan.space.hold_lookups(index, found.len(), found.iter().map(|d| d.payload.len()).sum());
-    claims.more |= found.len() == limit;
-    claims.deliveries.extend(found.into_iter().map(|delivery| (index, delivery)));
-    Ok(())
+
+    /// Claims lookups of one lane, for part of the workers only, so that sends and lookups do not
+    /// wait for one another for long. A lane that cannot look up parks stale ones for a person.
+    fn claim_lookups(&mut self, step: &mut RelayTx<'_>, lane: &Arc<Lane>) -> Result<()> {
+        let limit = self.capacity.lookup_room(lane);
+        if limit == 0 {
+            return Ok(());
+        }
+        let request = self.request(lane, limit);
+        if !lane.handler.reconciles() {
+            self.found.more |= step.park_stale_lookups(&request)?;
+            return Ok(());
+        }
+        let found = step.claim_lookups(&request, self.is_alive)?;
+        self.found.more |= found.len() == limit;
+        self.hold(lane, found.into_iter());
+        Ok(())
+    }
+
+    fn request<'r>(&self, lane: &'r Lane, limit: usize) -> ClaimRequest<'r> {
+        ClaimRequest {
+            rules: &lane.rules,
+            limit,
+            bytes: self.capacity.bytes_left(),
+            shard: self.shard,
+            lease_ms: self.lease_ms,
+            holds_nothing: self.holds_nothing && self.found.works.is_empty(),
+        }
+    }
+
+    fn hold(&mut self, lane: &Arc<Lane>, claimed: impl Iterator<Item = Held>) {
+        for held in claimed {
+            let work = Work { lane: Arc::clone(lane), held };
+            self.capacity.hold(&work);
+            self.found.works.push(work);
+        }
+    }
 }

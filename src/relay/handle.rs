@@ -1,5 +1,6 @@
 //! Starting and stopping a relay's threads.
 
+use std::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -7,92 +8,88 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Sender, bounded};
 
 use super::engine::Engine;
-use super::run::{Channels, Run, StopReport, Stopping};
-use super::{DrainReport, Shared, worker};
+use super::shared::Shared;
+use super::totals::{DrainReport, ShutdownReport};
+use super::worker;
+use super::writer_loop::{Stop, Until, WriterLoop};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A running relay. Dropping it is a [`shutdown`](Self::shutdown) with ten seconds' grace.
 #[must_use = "dropping the handle stops the relay"]
 pub struct RelayHandle {
     shared: Arc<Shared>,
-    stop: Sender<Stopping>,
+    stop: Sender<Stop>,
     writer: Option<JoinHandle<Result<()>>>,
 }
 
 pub(super) fn start(shared: Arc<Shared>, mut engine: Engine) -> Result<RelayHandle> {
-    let channels = Channels::new(&shared);
-    let (stop, stopping) = bounded(1);
+    let (stop, stops) = bounded(1);
     let writers_share = Arc::clone(&shared);
-    let writer = spawn("outbox-writer".into(), move || {
-        let hire = |channels: &Channels| {
-            let (deliveries, reports) = (Arc::clone(&channels.deliveries), channels.report.clone());
-            // Others must see this relay alive for as long as a handler runs.
-            let shared = Arc::clone(&writers_share);
-            spawn("outbox-worker".into(), move || {
-                worker::work(&deliveries, &reports, shared.outbox.clock().as_ref());
-            })?;
-            Ok(())
-        };
-        // The workers end when the loop drops its channels.
-        let run = Run::new(&writers_share, &mut engine, channels, &hire);
-        let result = run.until_stopped(&stopping);
-        if let Err(error) = &result {
-            log::error!("the relay has stopped: {error}");
-        }
-        result
+    let writer = worker::spawn_thread("outbox-writer", move || {
+        let ended = WriterLoop::new(&writers_share, &mut engine, Until::Stopped(stops)).run();
+        ended.inspect_err(|error| log::error!("the relay has stopped: {error}"))
     })?;
     Ok(RelayHandle { shared, stop, writer: Some(writer) })
 }
 
-fn spawn<T: Send + 'static>(
-    name: String,
-    f: impl FnOnce() -> T + Send + 'static,
-) -> Result<JoinHandle<T>> {
-    std::thread::Builder::new().name(name).spawn(f).map_err(|error| {
-        Error::new(ErrorKind::Database, "a thread of the relay cannot be started")
-            .with_source(error)
-    })
-}
-
 impl RelayHandle {
-    /// Whether the relay still works. It stops by itself only where going on would be wrong: the
-    /// schema was migrated by a newer build. [`shutdown`](Self::shutdown) then says why.
+    /// Whether the relay still works. A relay stops on its own only if going on would be wrong: the
+    /// schema was migrated by a newer build, or the file was deleted or replaced.
+    /// [`shutdown`](Self::shutdown) then says why.
     pub fn is_running(&self) -> bool {
         self.writer.as_ref().is_some_and(|writer| !writer.is_finished())
+    }
+
+    /// Everything this relay has done since it was built.
+    pub fn totals(&self) -> DrainReport {
+        self.shared.totals()
     }
 
     /// Stops claiming, gives back what no worker has started, waits up to `grace` for what is on
     /// the way, records everything, and reports.
     ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use sqlite_outbox::{Delivery, Downstream, Operation, Outbox, Outcome, Receipt, Relay};
+    /// # fn main() -> sqlite_outbox::Result<()> {
+    /// # let folder = tempfile::tempdir().expect("a folder");
+    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
+    /// # let print = |_: &Delivery| Outcome::Succeeded(Receipt::new());
+    /// # let operation = Operation::new(Downstream::Unprotected, print);
+    /// # let handle = Relay::builder(&outbox).operation("print", operation).build()?.start()?;
+    /// let report = handle.shutdown(Duration::from_secs(10))?;
+    /// println!("{} succeeded, {} left", report.totals.succeeded, report.left);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
-    /// Why the relay had stopped by itself before.
-    pub fn shutdown(mut self, grace: Duration) -> Result<DrainReport> {
+    /// The relay had stopped on its own before; the error says why.
+    pub fn shutdown(mut self, grace: Duration) -> Result<ShutdownReport> {
         self.stop(grace)
     }
 
-    fn stop(&mut self, grace: Duration) -> Result<DrainReport> {
-        let Some(writer) = self.writer.take() else { return Ok(DrainReport::default()) };
+    fn stop(&mut self, grace: Duration) -> Result<ShutdownReport> {
+        let shared = Arc::clone(&self.shared);
+        let nothing_more = || ShutdownReport { totals: shared.totals(), ..Default::default() };
+        let Some(writer) = self.writer.take() else { return Ok(nothing_more()) };
         let (report, reports) = bounded(1);
-        let _ = self.stop.send(Stopping { deadline: Instant::now() + grace, report });
+        let _ = self.stop.send(Stop { deadline: Instant::now() + grace, report: Some(report) });
         self.shared.outbox.wake();
         if writer.thread().id() == std::thread::current().id() {
             // An observer runs on the writer's own thread, which cannot wait for itself.
-            return Ok(DrainReport::default());
+            return Ok(nothing_more());
         }
         // The sender is dropped without a report only where the writer has ended by itself.
-        let report = reports.recv().unwrap_or_default();
+        let report = reports.recv().unwrap_or_else(|_| nothing_more());
         if report.left > 0 {
             log::warn!("{} deliveries are still on the way after the grace", report.left);
-        } else {
-            match writer.join() {
-                Ok(result) => result?,
-                Err(_) => {
-                    return Err(Error::new(ErrorKind::Database, "the relay's writer panicked"));
-                }
-            }
+            return Ok(report);
         }
-        let StopReport { tally, released, left } = report;
-        Ok(DrainReport { released, left, ..tally })
+        match writer.join() {
+            Ok(result) => result.map(|()| report),
+            Err(_) => Err(Error::new(ErrorKind::Database, "the relay's writer panicked")),
+        }
     }
 }
 
@@ -101,5 +98,11 @@ impl Drop for RelayHandle {
         if let Err(error) = self.stop(Duration::from_secs(10)) {
             log::error!("the relay ended with an error: {error}");
         }
+    }
+}
+
+impl fmt::Debug for RelayHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shared.fmt_as("RelayHandle", f)
     }
 }

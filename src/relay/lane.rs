@@ -1,24 +1,25 @@
-//! One operation inside a relay: its rules, its handler, and how much of it is on the way.
+//! One operation inside a relay: its rules, its handler, and how long an attempt takes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::core::contract::Downstream;
-use crate::core::decide::Policy;
+use super::operation::Operation;
 use crate::handler::Handler;
 use crate::store::Rules;
 
-/// One operation inside a relay.
+/// One operation inside a relay. The numbers that change are written by the relay's writer alone.
 pub(super) struct Lane {
+    /// Which of the relay's lanes this is, counted from 0.
+    pub place: usize,
     pub rules: Rules,
-    pub policy: Arc<Policy>,
     pub handler: Arc<dyn Handler>,
     pub priority: i32,
     pub max_in_flight: Option<usize>,
-    /// Deliveries claimed and not reported yet.
-    pub held: usize,
-    /// A moving average of how long one attempt takes.
-    average: Duration,
+    workers_max: AtomicUsize,
+    stuck: AtomicIsize,
+    /// A moving average of how long one attempt takes, in nanoseconds.
+    average_ns: AtomicU64,
 }
 
 /// How much work of one operation may wait in the queue. A slow operation then holds hardly more
@@ -26,44 +27,54 @@ pub(super) struct Lane {
 const QUEUE_AHEAD: Duration = Duration::from_millis(50);
 
 impl Lane {
-    pub fn new(rules: Rules, handler: Arc<dyn Handler>, priority: i32, max: Option<usize>) -> Self {
-        let policy = Arc::new(rules.policy.clone());
-        // Nothing is known yet: as if one attempt filled the whole queue time.
-        Self { rules, policy, handler, priority, max_in_flight: max, held: 0, average: QUEUE_AHEAD }
-    }
-
-    pub fn took(&mut self, took: Duration) {
-        self.average = (self.average * 7 + took) / 8;
-    }
-
-    /// How many workers may be busy with this operation at once, of those `configured` and those
-    /// `there`. Where a relay has several operations, one worker stays free for the others,
-    /// however many rows of this one wait.
-    pub fn workers_max(&self, configured: usize, there: usize, several: bool) -> usize {
-        let share = if several { there.saturating_sub(1).max(1) } else { there };
-        self.max_in_flight.unwrap_or(share).min(configured).min(there)
-    }
-
-    /// Whether a worker that becomes idle could be given a row of this operation, which is claimed
-    /// for idle workers alone.
-    pub fn waits_for_idle(&self) -> bool {
-        self.rules.policy.promise.downstream == Downstream::Unprotected
-            && self.max_in_flight.is_none_or(|max| self.held < max)
-    }
-
-    /// How many more rows to claim. `idle` is the number of workers with nothing to do.
-    pub fn room(&self, workers: usize, idle: usize) -> usize {
-        let room = self.max_in_flight.unwrap_or(usize::MAX).saturating_sub(self.held);
-        match self.rules.policy.promise.downstream {
-            // A claim means "about to be sent": a row that waited in the queue when its process
-            // died would be in doubt for nothing.
-            Downstream::Unprotected => room.min(idle),
-            Downstream::DeduplicatesByKey { .. } => {
-                let per_worker = QUEUE_AHEAD.as_nanos() / self.average.as_nanos().max(1);
-                let ahead =
-                    workers.saturating_mul(usize::try_from(per_worker).unwrap_or(usize::MAX));
-                room.min(workers.saturating_add(ahead).saturating_sub(self.held))
-            }
+    pub fn new(place: usize, rules: Rules, operation: &Operation) -> Self {
+        Self {
+            place,
+            rules,
+            handler: Arc::clone(&operation.handler),
+            priority: operation.priority,
+            max_in_flight: operation.contract.limits.max_in_flight,
+            workers_max: AtomicUsize::new(0),
+            stuck: AtomicIsize::new(0),
+            // Nothing is known yet: as if one attempt filled the whole queue time.
+            average_ns: AtomicU64::new(nanos(QUEUE_AHEAD)),
         }
     }
+
+    /// Notes how long an attempt took.
+    pub fn note_duration(&self, took: Duration) {
+        let average = self.average_ns.load(Ordering::Relaxed);
+        let average = (u128::from(average) * 7 + took.as_nanos()) / 8;
+        self.average_ns.store(u64::try_from(average).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// How many attempts one worker makes in the time that rows may wait in the queue.
+    pub fn attempts_ahead(&self) -> usize {
+        let average = self.average_ns.load(Ordering::Relaxed).max(1);
+        usize::try_from(nanos(QUEUE_AHEAD) / average).unwrap_or(usize::MAX)
+    }
+
+    /// How many workers that come back may be busy with this lane at once.
+    pub fn workers_max(&self) -> usize {
+        self.workers_max.load(Ordering::Relaxed)
+    }
+
+    pub fn set_workers_max(&self, workers: usize) {
+        self.workers_max.store(workers, Ordering::Relaxed);
+    }
+
+    /// Whether one more worker may be busy beside so many. A stuck worker counts as busy forever,
+    /// and must not use up the lane's share.
+    pub fn has_worker_left(&self, busy: usize) -> bool {
+        busy < self.workers_max().saturating_add_signed(self.stuck.load(Ordering::Relaxed))
+    }
+
+    /// Counts workers that are stuck in this lane's handler, or come back from it.
+    pub fn count_stuck(&self, more: isize) {
+        self.stuck.fetch_add(more, Ordering::Relaxed);
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,47 +1,48 @@
 //! The relay: the loop that empties the outbox. Threads are here and nowhere else.
 
 mod builder;
+mod capacity;
 mod claims;
-mod doubts;
+mod doubt_clock;
 mod engine;
 mod handle;
 mod lane;
 mod operation;
-mod patience;
+mod options;
+mod outage;
 mod queue;
-mod run;
-mod space;
+mod shared;
+mod totals;
+mod work;
 mod worker;
+mod writer_loop;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 pub use builder::RelayBuilder;
 #[cfg(test)]
-pub(crate) use doubts::Doubts;
-pub use engine::DrainReport;
+pub(crate) use doubt_clock::InDoubtSince;
 pub use handle::RelayHandle;
 pub use operation::Operation;
+pub use totals::{DrainReport, ShutdownReport};
 #[cfg(test)]
 pub(crate) use worker::may_begin;
 
-use crate::core::contract::Downstream;
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::Event;
-use crate::liveness::Lifeline;
 use crate::outbox::Outbox;
-use crate::store::Rules;
-use crate::store::tables::contract;
-use builder::Options;
 use engine::Engine;
+use shared::Shared;
+use writer_loop::{Until, WriterLoop};
 
 /// Sends what is in the outbox: claims due intents under a lease, hands them to workers, and
-/// records what became of them.
+/// records their outcomes.
 ///
-/// Several relays, in one process or in many, may work on one file. Two never hold one intent.
+/// Several relays, in one process or in many, may work on one file; an intent is never held by two.
 ///
-/// [`drain`](Self::drain) works inline until nothing is due, [`start`](Self::start) goes on in
-/// threads until it is reported to stop.
+/// [`drain`](Self::drain) works until nothing is due, [`start`](Self::start) goes on in threads
+/// until it is told to stop.
 ///
 /// # Examples
 ///
@@ -69,58 +70,27 @@ use engine::Engine;
 #[must_use = "a relay does nothing until it is started or drained"]
 pub struct Relay {
     shared: Arc<Shared>,
-    /// Outlives a drain, because it may hold outcomes that could not be written yet.
+    /// The engine outlives a drain, because it may hold outcomes that could not be written yet.
     engine: Mutex<Engine>,
 }
 
-/// Reported of every status move.
-type Observer = Box<dyn Fn(&Event) + Send + Sync>;
-
-/// What the writer, the workers and the handle share.
-struct Shared {
-    outbox: Outbox,
-    owner: String,
-    options: Options,
-    operations: Vec<(String, Operation)>,
-    default_operation: Option<Operation>,
-    observers: Vec<Observer>,
-    stop: AtomicBool,
-    /// Others see by it that this relay is alive: it ends with the last of its threads.
-    _lifeline: Lifeline,
-}
-
-impl Shared {
-    /// Stores an operation's contract and returns the rules that hold.
-    fn register(&self, name: &str, operation: &Operation) -> Result<Rules> {
-        let own = operation.contract();
-        let now = self.outbox.clock().now();
-        let (budgets, weaken) = (operation.budgets(), operation.may_weaken());
-        let mut conn = self.outbox.store().connection()?;
-        let holds = contract::register(&mut conn, name, &own, budgets, weaken, now)?;
-        drop(conn);
-        if holds.downstream != own.downstream {
-            log::warn!(
-                "operation {name:?}: its stored contract says {}, which is stricter than the \
-                 configured {} and holds; to replace it, set weaken_stored_contract = true in \
-                 relay.toml, or call Operation::weaken_stored_contract",
-                in_words(holds.downstream),
-                in_words(own.downstream)
-            );
-        }
-        let mut rules = operation.rules(name);
-        rules.policy.promise.downstream = holds.downstream;
-        rules.on_dead = holds.on_dead();
-        Ok(rules)
-    }
-}
-
 impl Relay {
-    /// Begins to configure a relay on this outbox.
-    pub fn builder(outbox: &Outbox) -> RelayBuilder {
-        RelayBuilder::new(outbox.clone())
-    }
-
     /// Starts the writer and the workers in threads of their own.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use sqlite_outbox::{Delivery, Downstream, Operation, Outbox, Outcome, Receipt, Relay};
+    /// # fn main() -> sqlite_outbox::Result<()> {
+    /// # let folder = tempfile::tempdir().expect("a folder");
+    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
+    /// # let print = |_: &Delivery| Outcome::Succeeded(Receipt::new());
+    /// let operation = Operation::new(Downstream::Unprotected, print);
+    /// let handle = Relay::builder(&outbox).operation("print", operation).build()?.start()?;
+    /// assert!(handle.is_running());
+    /// handle.shutdown(Duration::from_secs(10))?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -130,9 +100,26 @@ impl Relay {
         handle::start(shared, engine)
     }
 
-    /// Works until nothing is due now, then returns. The writer's part runs on the calling
-    /// thread. With one worker everything does, one intent after the other, which makes tests
-    /// exact; with more, handlers run on threads that end with the call.
+    /// Works until nothing is due now, and reports what this drain did. The writer runs on the
+    /// calling thread. With one worker the handlers do as well, one intent after the other, which
+    /// makes tests exact; with more workers, handlers run on threads that end with the call.
+    ///
+    /// ```
+    /// use sqlite_outbox::{Delivery, Downstream, Intent, Operation, Outbox, Outcome, Receipt, Relay};
+    ///
+    /// # fn main() -> sqlite_outbox::Result<()> {
+    /// # let folder = tempfile::tempdir().expect("a folder");
+    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
+    /// outbox.transact(|tx| outbox.enqueue(tx, &Intent::new("print", "order-1")))?;
+    ///
+    /// let print = |_: &Delivery| Outcome::Succeeded(Receipt::new());
+    /// let operation = Operation::new(Downstream::Unprotected, print);
+    /// let relay = Relay::builder(&outbox).operation("print", operation).workers(1).build()?;
+    /// assert_eq!(relay.drain()?.succeeded, 1);
+    /// assert_eq!(relay.drain()?.attempts, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The calling thread is inside [`Outbox::transact`], this relay is being drained already, or
@@ -153,41 +140,23 @@ impl Relay {
                 return Err(Error::new(ErrorKind::Busy, text));
             }
         };
-        engine.tally = DrainReport::default();
-        let drained = if self.shared.options.workers == 1 {
-            run::drain_inline(&self.shared, &mut engine)
-        } else {
-            run::drain_with_threads(&self.shared, &mut engine)
-        };
+        let before = self.shared.totals();
+        let drained = WriterLoop::new(&self.shared, &mut engine, Until::NothingIsDue).run();
         self.shared.stop.store(false, Ordering::Release);
         drained.map_err(explain_busy)?;
-        Ok(engine.tally)
+        Ok(self.shared.totals().since(before))
     }
 
-    /// Makes a drain on another thread claim nothing more, finish what it holds, and return.
+    /// Everything this relay has done since it was built.
+    pub fn totals(&self) -> DrainReport {
+        self.shared.totals()
+    }
+
+    /// Makes a drain on another thread claim nothing more, give back what no worker has started,
+    /// finish the rest, and return.
     pub fn stop_drain(&self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.outbox.wake();
-    }
-}
-
-/// A contract as `relay.toml` would say it.
-fn in_words(downstream: Downstream) -> String {
-    match downstream {
-        Downstream::DeduplicatesByKey { window } => {
-            let seconds = window.as_secs();
-            let shown = if window.subsec_millis() > 0 {
-                format!("{}ms", window.as_millis())
-            } else if seconds.is_multiple_of(3600) {
-                format!("{}h", seconds / 3600)
-            } else if seconds.is_multiple_of(60) {
-                format!("{}m", seconds / 60)
-            } else {
-                format!("{seconds}s")
-            };
-            format!("\"deduplicates\" with key_window {shown}")
-        }
-        Downstream::Unprotected => "\"unprotected\"".into(),
     }
 }
 
@@ -198,4 +167,10 @@ fn explain_busy(error: Error) -> Error {
     error.context(
         "the file stayed locked; if this thread has an open transaction on it, end that first",
     )
+}
+
+impl fmt::Debug for Relay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shared.fmt_as("Relay", f)
+    }
 }

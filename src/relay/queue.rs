@@ -1,10 +1,11 @@
-//! What waits for a worker. A channel would hand out strictly in turn; here a delivery whose
-//! operation has as many workers as it may have lets others pass.
+//! Deliveries that wait for a worker. A channel would hand them out strictly in turn; here a
+//! delivery whose operation has as many workers as it may have lets others pass.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::worker::Work;
+use super::lane::Lane;
+use super::work::Work;
 
 /// Deliveries on their way to the workers. Bounded by how many rows a relay may hold.
 #[derive(Default)]
@@ -16,7 +17,7 @@ pub(super) struct Queue {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Work>,
-    /// Workers busy with a lane.
+    /// Workers busy with a lane, by the lane's place.
     busy: HashMap<usize, usize>,
     closed: bool,
     /// Workers there are, and workers there should be.
@@ -30,7 +31,7 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// The next delivery that may run, once there is one; `None` when the queue is closed.
+    /// The next delivery that may run, once there is one; `None` when the worker should exit.
     pub fn next(&self) -> Option<Work> {
         let mut state = self.lock();
         loop {
@@ -45,48 +46,48 @@ impl Queue {
         }
     }
 
-    /// Says how many workers there should be. Returns how many are missing, who are counted from
-    /// now on; those too many go home when they have nothing in hand.
-    pub fn staff(&self, wanted: usize) -> usize {
+    /// The next delivery that may run now, if there is one.
+    pub fn try_next(&self) -> Option<Work> {
+        self.lock().take_next()
+    }
+
+    /// Sets how many workers there should be. Returns how many must be spawned, which count from
+    /// now on; those too many exit when their delivery is done.
+    pub fn resize(&self, wanted: usize) -> usize {
         let mut state = self.lock();
-        state.wanted = wanted;
         let missing = wanted.saturating_sub(state.workers);
         state.workers += missing;
-        if state.workers > wanted {
+        // Lanes may have another share of the workers, too.
+        if std::mem::replace(&mut state.wanted, wanted) != wanted {
             self.changed.notify_all();
         }
         missing
     }
 
-    /// One who was counted could not be had.
-    pub fn missed(&self) {
+    /// Undoes [`resize`](Self::resize) for one worker that could not be spawned.
+    pub fn spawn_failed(&self) {
         let mut state = self.lock();
         state.workers = state.workers.saturating_sub(1);
     }
 
-    /// Frees the place that a delivery of this lane took.
-    pub fn done(&self, lane: usize) {
-        if let Some(busy) = self.lock().busy.get_mut(&lane) {
+    /// Frees the worker that a delivery of this lane took.
+    pub fn done(&self, lane: &Lane) {
+        if let Some(busy) = self.lock().busy.get_mut(&lane.place) {
             *busy = busy.saturating_sub(1);
         }
         self.changed.notify_one();
     }
 
-    /// Takes back everything that no worker has started.
-    pub fn take_back(&self) -> VecDeque<Work> {
-        std::mem::take(&mut self.lock().waiting)
-    }
-
-    /// Takes back what no worker has started of one lane.
-    pub fn take_back_of(&self, lane: usize) -> VecDeque<Work> {
+    /// Removes what no worker has started, of the lanes for which `goes_back` holds.
+    pub fn reclaim_unstarted(&self, goes_back: impl Fn(&Lane) -> bool) -> VecDeque<Work> {
         let mut state = self.lock();
-        let (of_lane, others) =
-            std::mem::take(&mut state.waiting).into_iter().partition(|work| work.lane == lane);
-        state.waiting = others;
-        of_lane
+        let waiting = std::mem::take(&mut state.waiting);
+        let (back, stays) = waiting.into_iter().partition(|work| goes_back(&work.lane));
+        state.waiting = stays;
+        back
     }
 
-    /// Sends the workers home.
+    /// Makes every worker exit.
     pub fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
@@ -99,10 +100,10 @@ impl Queue {
 
 impl State {
     fn take_next(&mut self) -> Option<Work> {
-        let busy = |lane| self.busy.get(&lane).copied().unwrap_or_default();
-        let place = self.waiting.iter().position(|work| busy(work.lane) < work.workers_max)?;
-        let work = self.waiting.remove(place)?;
-        *self.busy.entry(work.lane).or_default() += 1;
+        let busy = |lane: &Lane| self.busy.get(&lane.place).copied().unwrap_or_default();
+        let may_run = |work: &Work| work.lane.has_worker_left(busy(&work.lane));
+        let work = self.waiting.remove(self.waiting.iter().position(may_run)?)?;
+        *self.busy.entry(work.lane.place).or_default() += 1;
         Some(work)
     }
 }

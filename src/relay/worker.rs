@@ -1,71 +1,74 @@
-//! One attempt: the last check, the handler, and whatever it throws.
+//! One attempt: the last check, the handler, and its panics.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 
 use super::queue::Queue;
+use super::shared::Shared;
+use super::work::{Returned, Work};
 use crate::clock::Clock;
 use crate::core::contract::Promise;
 use crate::core::decide::{self, Policy};
 use crate::core::outcome::{Failure, Finding, Outcome};
-use crate::handler::{Delivery, Handler};
+use crate::error::{Error, ErrorKind, Result};
+use crate::handler::Held;
 use crate::store::Reported;
 
-/// A delivery on its way to a worker.
-pub(super) struct Work {
-    pub lane: usize,
-    pub delivery: Arc<Delivery>,
-    pub handler: Arc<dyn Handler>,
-    pub policy: Arc<Policy>,
-    /// How many workers may be busy with this lane at once.
-    pub workers_max: usize,
-}
-
-/// What a worker has to say.
-pub(super) struct Report {
-    pub lane: usize,
-    pub delivery: Arc<Delivery>,
-    /// What was learnt, or `None` where nothing was begun because it may not be any more.
-    pub reported: Option<Reported>,
-    /// When it was begun, by the clock that nobody can set.
-    pub began: Duration,
-    pub took: Duration,
-}
-
-/// Works until the queue of deliveries is closed.
-pub(super) fn work(deliveries: &Queue, reports: &Sender<Report>, clock: &dyn Clock) {
-    while let Some(work) = deliveries.next() {
-        let lane = work.lane;
-        let report = attempt(work, clock);
-        deliveries.done(lane);
-        if reports.send(report).is_err() {
-            return;
+/// Starts a worker, which works until the queue makes it exit.
+pub(super) fn spawn(
+    queue: &Arc<Queue>,
+    results: &Sender<Returned>,
+    shared: &Arc<Shared>,
+) -> Result<JoinHandle<()>> {
+    let (queue, results) = (Arc::clone(queue), results.clone());
+    // Other relays must see this one alive for as long as a handler runs.
+    let shared = Arc::clone(shared);
+    spawn_thread("outbox-worker", move || {
+        while let Some(work) = queue.next() {
+            let returned = attempt(work, shared.outbox.clock().as_ref());
+            queue.done(&returned.work.lane);
+            if results.send(returned).is_err() {
+                return;
+            }
         }
-    }
+    })
 }
 
-/// Makes one attempt. A panic in the handler is an outcome like any other: nobody knows how far
-/// it came.
-pub(super) fn attempt(work: Work, clock: &dyn Clock) -> Report {
-    let Work { lane, delivery, handler, policy, .. } = work;
+pub(super) fn spawn_thread<T: Send + 'static>(
+    name: &str,
+    f: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(f).map_err(|error| {
+        Error::new(ErrorKind::Database, "a thread of the relay cannot be started")
+            .with_source(error)
+    })
+}
+
+/// Makes one attempt. A panic in the handler is an outcome like any other: how far it came is not
+/// known.
+pub(super) fn attempt(work: Work, clock: &dyn Clock) -> Returned {
+    let Work { lane, held } = &work;
     let (began, started) = (clock.monotonic(), Instant::now());
-    delivery.lease.begin(started);
-    let reported = may_begin(&delivery, &policy, clock).then(|| {
-        if delivery.lookup.is_none() {
-            return Reported::Outcome(contained(|| handler.deliver(&delivery), Outcome::MaybeSent));
+    held.delivery().lease.begin(started);
+    let reported = may_begin(held, &lane.rules.policy, clock).then(|| match held {
+        Held::Send(delivery) => {
+            Reported::Outcome(contained(|| lane.handler.deliver(delivery), Outcome::MaybeSent))
         }
-        let finding = contained(|| handler.reconcile(&delivery), Finding::Inconclusive);
-        // The engine knows since when the row is in doubt.
-        Reported::Finding(finding, Duration::ZERO)
+        Held::LookUp(delivery, lookup) => {
+            let finding = contained(|| lane.handler.reconcile(delivery), Finding::Inconclusive);
+            // The engine fills in how long the row has been in doubt.
+            Reported::Finding(finding, lookup.observed(Duration::ZERO))
+        }
     });
-    Report { lane, delivery, reported, began, took: started.elapsed() }
+    Returned { work, reported, began, took: started.elapsed() }
 }
 
-/// A panic becomes the answer of somebody who does not know.
+/// Runs `f`; a panic becomes an answer that says nothing for sure.
 fn contained<T>(f: impl FnOnce() -> T, unsure: impl FnOnce(Failure) -> T) -> T {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|payload| {
         let text = panic_text(payload.as_ref());
@@ -74,15 +77,13 @@ fn contained<T>(f: impl FnOnce() -> T, unsure: impl FnOnce(Failure) -> T) -> T {
     })
 }
 
-/// Asked just before sending: the row may have waited in the queue while its lease, its
-/// usefulness or the downstream's memory ran out.
-pub(crate) fn may_begin(delivery: &Delivery, policy: &Arc<Policy>, clock: &dyn Clock) -> bool {
-    if !delivery.holds_lease_for(policy.promise.time_limit) {
+/// Whether a row may still be sent. While it waited in the queue, its lease, its usefulness or the
+/// downstream's memory of its key may have run out.
+pub(crate) fn may_begin(held: &Held, policy: &Policy, clock: &dyn Clock) -> bool {
+    if !held.delivery().holds_lease_for(policy.promise.time_limit) {
         return false;
     }
-    if delivery.lookup.is_some() {
-        return true;
-    }
+    let Held::Send(delivery) = held else { return true };
     if delivery.facts.expires_at.is_none() && delivery.facts.in_doubt_since.is_none() {
         return true;
     }
@@ -90,7 +91,7 @@ pub(crate) fn may_begin(delivery: &Delivery, policy: &Arc<Policy>, clock: &dyn C
     decide::withheld(&delivery.facts, promise, clock.now()).is_none()
 }
 
-/// Drops what somebody panicked with, which runs foreign code that may panic once more.
+/// Drops the value of a panic, whose own code may panic once more.
 pub(super) fn defuse(payload: Box<dyn Any + Send>) {
     if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         std::mem::forget(second);

@@ -73,7 +73,7 @@ fn refuse(what: &str, places: &[&str], is_wrong: impl Fn(&str) -> bool) {
 fn level(module: &str) -> Option<usize> {
     Some(match module {
         "core" | "error" => 0,
-        "clock" | "handler" | "event" => 1,
+        "clock" | "lease" | "handler" | "event" => 1,
         "store" | "http" | "liveness" | "metrics" | "testing" => 2,
         "outbox" | "relay" | "inbox" => 3,
         "lib" => 4,

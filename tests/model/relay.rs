@@ -16,8 +16,8 @@ use crate::core::outcome::{Failure, Finding, Outcome, Receipt};
 use crate::core::shard::Shard;
 use crate::core::status::Status;
 use crate::error::Result as Fallible;
-use crate::handler::Delivery;
-use crate::relay::{Doubts, may_begin};
+use crate::handler::{Delivery, Held};
+use crate::relay::{InDoubtSince, may_begin};
 use crate::store::relay::tx::{RelayTx, Rules};
 use crate::store::{ClaimRequest, Record, Reported};
 
@@ -26,12 +26,12 @@ use crate::store::{ClaimRequest, Record, Reported};
 pub(crate) struct Relay {
     pub owner: String,
     pub held: Vec<Flight>,
-    doubts: Doubts,
+    doubts: InDoubtSince,
 }
 
 /// What a relay holds, as far as it knows.
 pub(crate) struct Flight {
-    pub delivery: Arc<Delivery>,
+    pub held: Held,
     begun: Option<Begun>,
 }
 
@@ -76,7 +76,7 @@ impl Machine<'_> {
             step.check_schema()?;
             step.claim(&request(&rules[operation], limit, holds_nothing))
         })?;
-        self.check_tokens(&claimed.deliveries)?;
+        self.check_tokens(claimed.deliveries.iter())?;
         for delivery in claimed.deliveries {
             let id = delivery.id;
             if !self.before.is_head(id) {
@@ -88,7 +88,7 @@ impl Machine<'_> {
             self.check_promise(&delivery)?;
             let owner = &self.relays[relay].owner;
             self.model.hand_out(id, delivery.token, owner, delivery.facts.claimed_at);
-            self.relays[relay].held.push(Flight { delivery, begun: None });
+            self.relays[relay].held.push(Flight { held: Held::Send(delivery), begun: None });
         }
         Ok(Done { verb: Verb::Claim, row: None, may_be_silent: false })
     }
@@ -97,20 +97,25 @@ impl Machine<'_> {
         let found = self.step(relay, |step, rules, is_alive| {
             step.claim_lookups(&request(&rules[operation], limit, false), is_alive)
         })?;
-        self.check_tokens(&found)?;
+        self.check_tokens(found.iter().map(Held::delivery))?;
         let passed = self.bench.clock.monotonic();
-        for delivery in found {
+        for held in found {
             let relay = &mut self.relays[relay];
-            relay.doubts.note_lookup(&delivery, passed);
-            relay.held.push(Flight { delivery, begun: None });
+            if let Held::LookUp(delivery, lookup) = &held {
+                relay.doubts.known_for(delivery.id, lookup.attempt_token, passed);
+            }
+            relay.held.push(Flight { held, begun: None });
         }
         Ok(Done { verb: Verb::ClaimLookup, row: None, may_be_silent: false })
     }
 
     /// Within one transaction tokens are equal, and greater than all before.
-    fn check_tokens(&mut self, claimed: &[Arc<Delivery>]) -> Checked {
-        let Some(token) = claimed.first().map(|delivery| delivery.token) else { return Ok(()) };
-        if claimed.iter().any(|delivery| delivery.token != token) || token <= self.token {
+    fn check_tokens<'d>(
+        &mut self,
+        mut claimed: impl Iterator<Item = &'d Arc<Delivery>>,
+    ) -> Checked {
+        let Some(token) = claimed.next().map(|delivery| delivery.token) else { return Ok(()) };
+        if claimed.any(|delivery| delivery.token != token) || token <= self.token {
             return violation("tokens_rise", format!("{token} after {}", self.token));
         }
         self.token = token;
@@ -142,18 +147,21 @@ impl Machine<'_> {
 
     /// A worker begins, if it still may; what it may not begin is given back.
     pub fn begin(&mut self, relay: usize, at: usize, answer: Answer) -> Checked<Option<Done>> {
-        let delivery = Arc::clone(&self.relays[relay].held[at].delivery);
-        let policy = Arc::new(self.rules[operation_of(&delivery)].policy.clone());
-        if !may_begin(&delivery, &policy, &self.bench.clock) {
+        let held = self.relays[relay].held[at].held.clone();
+        let policy = self.rules[operation_of(held.delivery())].policy.clone();
+        if !may_begin(&held, &policy, &self.bench.clock) {
             return self.release(relay, at).map(Some);
         }
-        let reported = if delivery.lookup.is_some() {
-            Reported::Finding(self.found(&delivery, answer), Duration::ZERO)
-        } else {
-            self.check_promise(&delivery)?;
-            Reported::Outcome(self.sent(&delivery, answer))
+        let reported = match &held {
+            Held::LookUp(delivery, lookup) => {
+                Reported::Finding(self.found(delivery, answer), lookup.observed(Duration::ZERO))
+            }
+            Held::Send(delivery) => {
+                self.check_promise(delivery)?;
+                Reported::Outcome(self.sent(delivery, answer))
+            }
         };
-        let sends_late = answer == Answer::Suspended && delivery.lookup.is_none();
+        let sends_late = answer == Answer::Suspended && matches!(held, Held::Send(_));
         let at_time = self.bench.clock.monotonic();
         self.relays[relay].held[at].begun = Some(Begun { reported, at: at_time, sends_late });
         Ok(None)
@@ -213,10 +221,11 @@ impl Machine<'_> {
     /// A request of a process that was suspended leaves at last, and takes its time. Where keys are
     /// forgotten nobody promises anything about such a one.
     fn send_late(&mut self, flight: &Flight) {
-        let is_unprotected = downstream(operation_of(&flight.delivery)) == Downstream::Unprotected;
+        let delivery = flight.held.delivery();
+        let is_unprotected = downstream(operation_of(delivery)) == Downstream::Unprotected;
         if is_unprotected && flight.begun.as_ref().is_some_and(|begun| begun.sends_late) {
             let now = self.bench.clock.monotonic();
-            self.downstreams.linger(flight.delivery.id, false, now);
+            self.downstreams.linger(delivery.id, false, now);
         }
     }
 
@@ -224,26 +233,29 @@ impl Machine<'_> {
     pub fn report(&mut self, relay: usize, at: usize) -> Checked<Done> {
         let flight = self.relays[relay].held.remove(at);
         self.send_late(&flight);
-        let Flight { delivery, begun } = flight;
+        let Flight { held, begun } = flight;
         let Some(Begun { reported, at: began, .. }) = begun else {
             return violation("harness", "it was not begun");
         };
-        let (id, token) = (delivery.id, delivery.token);
+        let (id, token) = (held.delivery().id, held.delivery().token);
         let (reported, verb, may_be_silent) = match reported {
             Reported::Outcome(outcome) => {
                 self.learn(id, token, &outcome);
                 let is_probe = self.is_probe(id, token)?;
                 (Reported::Outcome(outcome), Verb::Record, is_probe)
             }
-            Reported::Finding(finding, _) => {
-                let known_for = self.relays[relay].doubts.known_for(&delivery, began);
-                if finding == Finding::NotApplied {
-                    self.believed = Some((id, known_for >= SETTLE));
+            Reported::Finding(finding, mut observed) => {
+                if let Held::LookUp(_, lookup) = &held {
+                    let doubts = &mut self.relays[relay].doubts;
+                    observed.in_doubt_for = doubts.known_for(id, lookup.attempt_token, began);
                 }
-                (Reported::Finding(finding, known_for), Verb::Find, false)
+                if finding == Finding::NotApplied {
+                    self.believed = Some((id, observed.in_doubt_for >= SETTLE));
+                }
+                (Reported::Finding(finding, observed), Verb::Find, false)
             }
         };
-        let delivery = self.broken_delivery(delivery);
+        let delivery = self.broken_delivery(Arc::clone(held.delivery()));
         let record = Record { delivery, reported, roll: 0.5 };
         self.step(relay, |step, rules, is_alive| {
             let rules = &rules[operation_of(&record.delivery)];
@@ -278,15 +290,16 @@ impl Machine<'_> {
 
     /// Gives back what no worker has begun.
     pub fn release(&mut self, relay: usize, at: usize) -> Checked<Done> {
-        let Flight { delivery, .. } = self.relays[relay].held.remove(at);
+        let Flight { held, .. } = self.relays[relay].held.remove(at);
+        let delivery = held.delivery();
         self.model.not_applied(delivery.id, delivery.token);
-        self.step(relay, |step, _, _| step.release(&delivery))?;
+        self.step(relay, |step, _, _| step.release(&held))?;
         Ok(Done { verb: Verb::Release, row: Some(delivery.id), may_be_silent: true })
     }
 
     pub fn renew(&mut self, relay: usize) -> Checked<Done> {
         let held: Vec<_> =
-            self.relays[relay].held.iter().map(|f| Arc::clone(&f.delivery)).collect();
+            self.relays[relay].held.iter().map(|f| Arc::clone(f.held.delivery())).collect();
         let renewed = self.step(relay, |step, _, _| {
             held.iter().map(|delivery| step.renew(delivery, LEASE_MS)).collect::<Fallible<Vec<_>>>()
         })?;
@@ -302,10 +315,9 @@ impl Machine<'_> {
 
     /// Takes a row back whose handler may never return; it may yet.
     pub fn abandon(&mut self, relay: usize, at: usize) -> Checked<Done> {
-        let delivery = Arc::clone(&self.relays[relay].held[at].delivery);
-        self.step(relay, |step, rules, _| {
-            step.abandon(&delivery, &rules[operation_of(&delivery)])
-        })?;
+        let held = self.relays[relay].held[at].held.clone();
+        let delivery = held.delivery();
+        self.step(relay, |step, rules, _| step.abandon(&held, &rules[operation_of(delivery)]))?;
         delivery.lease.revoke();
         Ok(Done { verb: Verb::Recover, row: Some(delivery.id), may_be_silent: false })
     }

@@ -7,7 +7,7 @@ use crate::core::decide::{self, Facts};
 use crate::core::status::Status;
 use crate::error::Result;
 use crate::event::EventKind;
-use crate::handler::Delivery;
+use crate::handler::{Delivery, Held};
 use crate::store::columns;
 use crate::store::relay::tx::{RelayTx, Rules};
 use crate::store::tables::candidate::{FACTS, facts_columns, read_facts};
@@ -28,11 +28,15 @@ impl RelayTx<'_> {
         Ok(statement.execute((delivery.id, delivery.token, expires_at))? == 1)
     }
 
-    /// Gives back a row that no worker has started; the attempt is not counted.
-    pub fn release(&mut self, delivery: &Delivery) -> Result<bool> {
-        if delivery.lookup.is_some() {
-            return self.release_lookup(delivery);
+    /// Gives back a row that no worker has started; the attempt or the lookup is not counted.
+    pub fn release(&mut self, held: &Held) -> Result<bool> {
+        match held {
+            Held::Send(delivery) => self.release_send(delivery),
+            Held::LookUp(delivery, _) => self.release_lookup(delivery),
         }
+    }
+
+    fn release_send(&mut self, delivery: &Delivery) -> Result<bool> {
         self.forget_probe(&delivery.operation, delivery.id, delivery.token)?;
         let row = Row::claimed(delivery, OnDead::Block);
         let facts = self.with_request(delivery.facts, row)?;
@@ -67,10 +71,11 @@ impl RelayTx<'_> {
     }
 
     /// Takes back the row of a handler that may never return.
-    pub fn abandon(&mut self, delivery: &Delivery, rules: &Rules) -> Result<()> {
-        if delivery.lookup.is_some() {
-            return self.abandon_lookup(delivery);
-        }
+    pub fn abandon(&mut self, held: &Held, rules: &Rules) -> Result<()> {
+        let delivery = match held {
+            Held::Send(delivery) => delivery,
+            Held::LookUp(delivery, _) => return self.abandon_lookup(delivery),
+        };
         let row = Row::claimed(delivery, rules.on_dead);
         let facts = self.with_request(delivery.facts, row)?;
         self.lose(row, &facts, self.owner, rules)

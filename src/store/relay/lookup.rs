@@ -13,7 +13,8 @@ use crate::core::reconcile::{
 use crate::core::status::Status;
 use crate::error::Result;
 use crate::event::EventKind;
-use crate::handler::{Delivery, Lease, Lookup};
+use crate::handler::{Delivery, Held, Lookup};
+use crate::lease::Lease;
 use crate::store::relay::claim::{ClaimRequest, row_of};
 use crate::store::relay::due::may_look_up;
 use crate::store::relay::record::Record;
@@ -30,7 +31,7 @@ impl RelayTx<'_> {
         &mut self,
         request: &ClaimRequest<'_>,
         is_alive: IsAlive<'_>,
-    ) -> Result<Vec<Arc<Delivery>>> {
+    ) -> Result<Vec<Held>> {
         let gate = self.gate(request.rules, request.shard)?;
         if !may_look_up(&gate) {
             return Ok(Vec::new());
@@ -81,7 +82,7 @@ impl RelayTx<'_> {
         request: &ClaimRequest<'_>,
         policy: &Policy,
         is_alive: IsAlive<'_>,
-    ) -> Result<Option<Arc<Delivery>>> {
+    ) -> Result<Option<Held>> {
         let operation = &request.rules.operation;
         // Parking does not change the row's position, so that its ordering key is ignored here.
         let row = row_of(&candidate, Status::Unknown, request.rules);
@@ -110,27 +111,20 @@ impl RelayTx<'_> {
             }
             Senders::None | Senders::Alive(_) => candidate.last_token,
         };
-        let lookup = Lookup {
-            attempt_token,
-            downstream_id: binding::id_of(self.conn, candidate.id)?,
-            may_be_on_its_way: matches!(senders, Senders::Alive(_)),
-        };
+        let lookup =
+            Lookup { attempt_token, may_be_on_its_way: matches!(senders, Senders::Alive(_)) };
         let facts = Facts {
             lookups: candidate.facts.lookups.saturating_add(1),
             claimed_at: self.now,
             ..candidate.facts
         };
         let lease = Arc::new(Lease::new(expires_at, Arc::clone(&self.clock)));
-        Ok(Some(Arc::new(Delivery {
-            lookup: Some(lookup),
-            ..intent.delivery(
-                candidate.id,
-                operation,
-                policy.promise.downstream,
-                facts,
-                (token, lease),
-            )
-        })))
+        let (downstream, claim) = (policy.promise.downstream, (token, lease));
+        let delivery = Delivery {
+            downstream_id: binding::id_of(self.conn, candidate.id)?,
+            ..intent.delivery(candidate.id, operation, downstream, facts, claim)
+        };
+        Ok(Some(Held::LookUp(Arc::new(delivery), lookup)))
     }
 
     /// Counts the look-up together with its claim: one that ends with its process is not free.

@@ -1,7 +1,6 @@
 //! Writing down what became of a claim.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use rusqlite::{OptionalExtension, named_params};
 
@@ -34,22 +33,20 @@ pub(crate) struct Record {
 pub(crate) enum Reported {
     /// What an attempt taught.
     Outcome(Outcome),
-    /// What a lookup taught, and how long the relay had known of the doubt when it began.
-    Finding(Finding, Duration),
+    /// What a lookup taught, and what was known of the doubt when it began.
+    Finding(Finding, Observed),
 }
 
 impl RelayTx<'_> {
     /// Records the report of a worker.
     pub fn record(&mut self, record: &Record, rules: &Rules, is_alive: IsAlive<'_>) -> Result<()> {
-        let delivery = &record.delivery;
         match &record.reported {
             Reported::Outcome(outcome) => self.record_outcome(record, outcome, rules),
-            Reported::Finding(finding, in_doubt_for) => {
-                // Also where a sender has reported, or died, since the question was asked.
-                let was = delivery.lookup.as_ref().is_some_and(|lookup| lookup.may_be_on_its_way);
-                let senders = lost_lease::senders(self.conn, delivery.id, is_alive)?;
-                let may_be_on_its_way = was || senders != Senders::None;
-                let observed = Observed { in_doubt_for: *in_doubt_for, may_be_on_its_way };
+            Reported::Finding(finding, observed) => {
+                // A sender that has reported, or died, since the lookup began counts as well.
+                let senders = lost_lease::senders(self.conn, record.delivery.id, is_alive)?;
+                let may_be_on_its_way = observed.may_be_on_its_way || senders != Senders::None;
+                let observed = Observed { may_be_on_its_way, ..*observed };
                 self.record_finding(record, finding, observed, rules)
             }
         }

@@ -8,7 +8,8 @@ use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
 use crate::core::contract::Downstream;
 use crate::core::decide::Facts;
 use crate::error::Result as Fallible;
-use crate::handler::{Delivery, Lease};
+use crate::handler::Delivery;
+use crate::lease::Lease;
 use crate::store::columns;
 
 /// What is known of a row: the first columns of whatever reads it, in the order of `read_facts`.
@@ -152,7 +153,7 @@ impl StoredIntent {
             facts,
             token,
             lease,
-            lookup: None,
+            downstream_id: None,
         }
     }
 }

@@ -267,7 +267,7 @@ fn a_stricter_stored_contract_names_the_way_out() {
     assert_eq!(drain("\"unprotected\"").err, "");
     let ran = drain("\"deduplicates\"\nkey_window = \"90m\"");
     let expected = "its stored contract says \"unprotected\", which is stricter than the configured \
-                    \"deduplicates\" with key_window 90m";
+                    \"deduplicates\" with key_window 1h 30m";
     assert!(ran.err.contains(expected), "{}", ran.err);
     assert!(ran.err.contains("set weaken_stored_contract = true in relay.toml"), "{}", ran.err);
     let ran = drain("\"deduplicates\"\nweaken_stored_contract = true");

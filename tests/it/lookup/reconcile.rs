@@ -26,7 +26,7 @@ pub fn applied(id: &str) -> Finding {
 }
 
 #[test]
-fn it_is_asked_about_after_the_settle_delay_and_not_before() {
+fn it_is_asked_about_after_the_lookup_delay_and_not_before() {
     let (world, id, relay) = doubtful();
     let entry = world.entry(id);
     assert_eq!(entry.next_lookup_at, Some(START + 120_000));
@@ -379,8 +379,8 @@ fn what_cannot_work_is_refused_when_the_relay_is_built() {
     let build = |operation: Operation| {
         Relay::builder(&world.outbox).operation("pay", operation).build().err().unwrap().to_string()
     };
-    let hasty = build(world.operation(Unprotected).settle_delay(Duration::from_secs(60)));
-    assert!(hasty.contains("settle_delay: must be longer than the 60s"), "{hasty}");
+    let hasty = build(world.operation(Unprotected).lookup_delay(Duration::from_secs(60)));
+    assert!(hasty.contains("lookup_delay: must be longer than the 60s"), "{hasty}");
     let none = build(world.operation(Unprotected).max_lookups(0));
     assert!(none.contains("max_lookups: must be 1 or more"), "{none}");
 }

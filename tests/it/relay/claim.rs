@@ -438,6 +438,7 @@ fn a_relay_is_configured_with_care() {
             ),
         ),
     ];
+    assert!(Shard::new(2, 2).unwrap_err().to_string().contains("shard"));
     for (option, builder) in bad {
         let error = builder.build().err().expect(option);
         assert_eq!(error.kind(), ErrorKind::Invalid, "{option}");

@@ -107,7 +107,7 @@ fn shutdown_finishes_what_is_on_the_way_and_gives_back_the_rest() {
     until(|| count(&world, Status::InFlight) == 2);
     drop(leave);
     let report = stopping.join().unwrap();
-    assert_eq!((report.attempts, report.left), (2, 0));
+    assert_eq!((report.finished, report.left), (2, 0));
     assert!(report.released > 0, "rows had waited for a worker: {report:?}");
     assert_eq!(count(&world, Status::Succeeded), 2);
     for entry in world.outbox.list(&Filter::default()).unwrap() {
@@ -147,7 +147,7 @@ fn after_the_grace_the_rest_is_left_and_still_recorded() {
     begins.recv_timeout(LONG).unwrap();
     begins.recv_timeout(LONG).unwrap();
     let report = handle.shutdown(Duration::ZERO).unwrap();
-    assert_eq!((report.attempts, report.released, report.left), (0, 0, 2));
+    assert_eq!((report.finished, report.released, report.left), (0, 0, 2));
     drop(leave);
     until(|| count(&world, Status::Succeeded) == 2);
     for id in ids {

@@ -16,7 +16,7 @@ use crate::core::outcome::{Finding, Outcome, Receipt, Resolution};
 use crate::core::shard::Shard;
 use crate::core::status::Status;
 use crate::error::{ErrorKind, Result};
-use crate::handler::Delivery;
+use crate::handler::{Delivery, Held};
 use crate::store::query::read;
 use crate::store::tables::audit;
 use crate::store::verbs::enqueue;
@@ -55,7 +55,7 @@ struct Scene {
     store: Store,
     now: i64,
     sent: Arc<Delivery>,
-    asked: Arc<Delivery>,
+    asked: Held,
 }
 
 fn rules() -> Rules {
@@ -151,6 +151,11 @@ impl Scene {
         in_step(&self.store, owner, self.now, |step| step.record(&record, &rules(), &|_| false));
     }
 
+    fn record_finding(&self, owner: &str, held: &Held, finding: Finding) {
+        let Held::LookUp(delivery, lookup) = held else { panic!("claimed to be sent") };
+        self.record(owner, delivery, Reported::Finding(finding, lookup.observed(SETTLE)));
+    }
+
     fn happen(&mut self, meanwhile: Meanwhile) {
         self.now += 1000;
         let by = Actor::new("somebody");
@@ -160,7 +165,7 @@ impl Scene {
                     Found => Finding::Applied(receipt()),
                     _ => Finding::NotApplied,
                 };
-                self.record("b", &self.asked, Reported::Finding(finding, SETTLE));
+                self.record_finding("b", &self.asked, finding);
             }
             LateSuccess => {
                 self.record("a", &self.sent, Reported::Outcome(Outcome::Succeeded(receipt())));
@@ -189,7 +194,7 @@ impl Scene {
                     step.claim_lookups(&request(&rules), &|_| false)
                 });
                 for lookup in asked {
-                    self.record("c", &lookup, Reported::Finding(Finding::NotApplied, SETTLE));
+                    self.record_finding("c", &lookup, Finding::NotApplied);
                 }
             }
             SentAndLost => {

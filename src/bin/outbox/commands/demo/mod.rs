@@ -182,7 +182,7 @@ fn relay(outbox: &Outbox, service: &PaymentService) -> Result<(Relay, Receiver<E
             MAIL,
             Operation::new(Downstream::Unprotected, http(300).reconcile_by_get(&service.list()))
                 // Minutes in production: longer than the provider's record may lag behind.
-                .settle_delay(Duration::from_millis(1600)),
+                .lookup_delay(Duration::from_millis(1600)),
         )
         .operation(TEXT, Operation::new(Downstream::Unprotected, http(2000)))
         .observe(move |event| {

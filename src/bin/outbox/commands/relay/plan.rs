@@ -200,7 +200,7 @@ impl<'a> Place<'a> {
     /// A complaint of the library about `field`, under its key in relay.toml.
     fn refuse(&self, field: &str, reason: &str) -> Failure {
         match field {
-            "settle_delay" => self.fail("reconcile/delay", reason),
+            "lookup_delay" => self.fail("reconcile/delay", reason),
             "max_lookups" => self.fail("reconcile/max_attempts", reason),
             field => self.fail(&field.replace('.', "/"), reason),
         }
@@ -238,7 +238,7 @@ fn operation(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Res
     operation = given(operation, table.binds, |o, BindsWord::Create| o.binds_ids());
     operation = given(operation, table.on_dead, Operation::on_dead);
     if let Some(reconcile) = &table.reconcile {
-        operation = given(operation, reconcile.delay, |o, delay| o.settle_delay(delay.0));
+        operation = given(operation, reconcile.delay, |o, delay| o.lookup_delay(delay.0));
         operation = given(operation, reconcile.max_attempts, Operation::max_lookups);
     }
     if table.weaken_stored_contract {

@@ -1,0 +1,46 @@
+//! The end of a lease, as the relay's writer moves it and its workers read it.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use crate::clock::Clock;
+use crate::core::millis;
+
+/// The lease of one claimed row, shared by the writer and a worker.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    expires_at: AtomicI64,
+    clock: Arc<dyn Clock>,
+    /// When a worker began. Monotonic, so that a machine that slept did not work meanwhile.
+    began: OnceLock<Instant>,
+}
+
+impl Lease {
+    pub fn new(expires_at: i64, clock: Arc<dyn Clock>) -> Self {
+        Self { expires_at: AtomicI64::new(expires_at), clock, began: OnceLock::new() }
+    }
+
+    pub fn holds_for(&self, needed: Duration) -> bool {
+        self.clock.now().saturating_add(millis(needed)) <= self.expires_at.load(Ordering::Acquire)
+    }
+
+    pub fn extend_to(&self, expires_at: i64) {
+        self.expires_at.store(expires_at, Ordering::Release);
+    }
+
+    /// Notes when a worker began.
+    pub fn begin(&self, at: Instant) {
+        self.began.get_or_init(|| at);
+    }
+
+    /// When a worker began, or `None` while the delivery waits for one.
+    pub fn began(&self) -> Option<Instant> {
+        self.began.get().copied()
+    }
+
+    /// Marks the lease as lost: another claim of the row may exist.
+    pub fn revoke(&self) {
+        self.extend_to(i64::MIN);
+    }
+}

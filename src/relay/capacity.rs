@@ -1,0 +1,139 @@
+//! How many more rows a relay may claim, and of which operation.
+
+use std::sync::Arc;
+
+use super::lane::Lane;
+use super::options::Options;
+use super::work::Work;
+use crate::core::contract::Downstream;
+use crate::core::millis;
+use crate::core::reconcile::STALE_AFTER;
+use crate::handler::Held;
+
+/// What a relay holds of each lane, and how much more it may claim. Some room is kept for every
+/// lane, so that none can fill it all.
+pub(super) struct Capacity {
+    /// Rows held of each lane, by the lane's place.
+    held: Vec<usize>,
+    held_max: usize,
+    batch: usize,
+    /// Rows for which room is kept in each lane.
+    reserve: usize,
+    /// Rows held, where a lane counts at least as its reserve.
+    taken: usize,
+    workers: usize,
+    /// Workers that what is held will keep busy.
+    busy: usize,
+    /// Bytes of payloads that still fit.
+    bytes_left: usize,
+    /// Lookups that may still begin: at most half of the workers look up, so that providers that
+    /// do not answer cannot keep all of them from sending.
+    lookups_left: usize,
+    is_closed: bool,
+}
+
+impl Capacity {
+    /// The capacity of a relay with so many `workers` that come back soon, which holds `held`.
+    pub fn new<'a>(
+        options: &Options,
+        payload_max: usize,
+        workers: usize,
+        lanes: &[Arc<Lane>],
+        held: impl Iterator<Item = &'a Work>,
+    ) -> Self {
+        let held_max = options.held_max();
+        let reserve = options.workers.min(held_max / lanes.len().max(1));
+        let mut capacity = Self {
+            held: vec![0; lanes.len()],
+            held_max,
+            batch: options.batch,
+            reserve,
+            taken: reserve * lanes.len(),
+            workers,
+            busy: 0,
+            // As if each worker had one of the largest payloads in hand and one waiting.
+            bytes_left: payload_max.saturating_mul(options.workers).saturating_mul(2),
+            lookups_left: (workers / 2).max(1),
+            is_closed: workers == 0,
+        };
+        for work in held {
+            capacity.hold(work);
+            capacity.is_closed |= work.held.is_solo();
+        }
+        capacity
+    }
+
+    /// Counts a row that is held.
+    pub fn hold(&mut self, work: &Work) {
+        let held = &mut self.held[work.lane.place];
+        self.taken += usize::from(*held >= self.reserve);
+        self.busy += usize::from(*held < work.lane.workers_max());
+        *held += 1;
+        self.bytes_left = self.bytes_left.saturating_sub(work.held.delivery().payload.len());
+        if matches!(work.held, Held::LookUp(..)) {
+            self.lookups_left = self.lookups_left.saturating_sub(1);
+        }
+    }
+
+    /// Lets nothing more be claimed.
+    pub fn close(&mut self) {
+        self.is_closed = true;
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// How many more rows of this lane may be claimed.
+    pub fn room(&self, lane: &Lane) -> usize {
+        if self.is_closed || self.bytes_left == 0 {
+            return 0;
+        }
+        let held = self.held[lane.place];
+        let others = self.taken - held.max(self.reserve);
+        let left = self.held_max.saturating_sub(others).saturating_sub(held);
+        let ahead = match lane.rules.policy.promise.downstream {
+            // A claim means "about to be sent": a row that waited in the queue when its process
+            // died would be in doubt for nothing.
+            Downstream::Unprotected => self.idle(),
+            Downstream::DeduplicatesByKey { .. } => {
+                let ahead = self.workers.saturating_mul(lane.attempts_ahead());
+                self.workers.saturating_add(ahead).saturating_sub(held)
+            }
+        };
+        let own = lane.max_in_flight.unwrap_or(usize::MAX).saturating_sub(held);
+        ahead.min(own).min(left).min(self.batch)
+    }
+
+    /// How many more lookups of this lane may be claimed: no more than workers are idle.
+    pub fn lookup_room(&self, lane: &Lane) -> usize {
+        self.room(lane).min(self.idle()).min(self.lookups_left)
+    }
+
+    /// How overdue a lookup of this lane must be, in milliseconds, to be this relay's business: not
+    /// at all where its handler can look up and there is room, and else so long that no relay does.
+    pub fn lookups_after(&self, lane: &Lane) -> Option<i64> {
+        if !lane.handler.reconciles() {
+            return Some(millis(STALE_AFTER));
+        }
+        (self.lookup_room(lane) > 0).then_some(0)
+    }
+
+    /// Whether a row of this lane could be claimed if a worker were idle, and none is.
+    pub fn waits_for_idle_worker(&self, lane: &Lane) -> bool {
+        let held = self.held[lane.place];
+        self.idle() == 0
+            && lane.rules.policy.promise.downstream == Downstream::Unprotected
+            && lane.max_in_flight.is_none_or(|max| held < max)
+    }
+
+    /// Workers with nothing to do, now or soon.
+    pub fn idle(&self) -> usize {
+        self.workers.saturating_sub(self.busy)
+    }
+
+    /// Bytes of payloads that still fit.
+    pub fn bytes_left(&self) -> usize {
+        self.bytes_left
+    }
+}

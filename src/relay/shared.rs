@@ -1,0 +1,86 @@
+//! What the writer, the workers and the handle of one relay share.
+
+use std::fmt;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
+
+use super::operation::Operation;
+use super::options::Options;
+use super::totals::DrainReport;
+use crate::core::contract::Downstream;
+use crate::error::Result;
+use crate::event::Event;
+use crate::liveness::Lifeline;
+use crate::outbox::Outbox;
+use crate::store::Rules;
+use crate::store::tables::contract;
+
+/// A callback for every status move.
+pub(super) type Observer = Box<dyn Fn(&Event) + Send + Sync>;
+
+/// What the writer, the workers and the handle share.
+pub(super) struct Shared {
+    pub outbox: Outbox,
+    pub owner: String,
+    pub options: Options,
+    pub operations: Vec<(String, Operation)>,
+    pub default_operation: Option<Operation>,
+    pub observers: Vec<Observer>,
+    pub totals: Mutex<DrainReport>,
+    /// Set by [`Relay::stop_drain`](super::Relay::stop_drain).
+    pub stop: AtomicBool,
+    /// Tells other relays that this one is alive, until the last of its threads ends.
+    pub _lifeline: Lifeline,
+}
+
+impl Shared {
+    /// Everything the relay has done so far.
+    pub fn totals(&self) -> DrainReport {
+        *self.totals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn count(&self, event: &Event) {
+        self.totals.lock().unwrap_or_else(PoisonError::into_inner).count(event);
+    }
+
+    /// Stores an operation's contract and returns the rules that hold.
+    pub fn register(&self, name: &str, operation: &Operation) -> Result<Rules> {
+        let Operation { contract: own, budgets, weaken, .. } = operation;
+        let now = self.outbox.clock().now();
+        let mut conn = self.outbox.store().connection()?;
+        let holds = contract::register(&mut conn, name, own, budgets, *weaken, now)?;
+        drop(conn);
+        if holds.downstream != own.downstream {
+            log::warn!(
+                "operation {name:?}: its stored contract says {}, which is stricter than the \
+                 configured {} and holds; to replace it, set weaken_stored_contract = true in \
+                 relay.toml, or call Operation::weaken_stored_contract",
+                in_words(holds.downstream),
+                in_words(own.downstream)
+            );
+        }
+        let mut rules = operation.rules(name);
+        rules.policy.promise.downstream = holds.downstream;
+        rules.on_dead = holds.on_dead();
+        Ok(rules)
+    }
+
+    /// Writes the `Debug` form of a public type that stands for this relay.
+    pub fn fmt_as(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(name)
+            .field("owner", &self.owner)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A contract as `relay.toml` would say it.
+fn in_words(downstream: Downstream) -> String {
+    match downstream {
+        Downstream::DeduplicatesByKey { window } => {
+            let window = humantime::format_duration(window);
+            format!("\"deduplicates\" with key_window {window}")
+        }
+        Downstream::Unprotected => "\"unprotected\"".into(),
+    }
+}
