@@ -66,9 +66,9 @@ pub trait Handler: Send + Sync {
         Duration::from_secs(60)
     }
 
-    /// Whether this handler has a lookup, [`reconcile`](Self::reconcile). Where no relay on the file
-    /// has one, an intent that may have been applied and may not be sent again needs review at once.
-    /// Defaults to no.
+    /// Whether this handler has a lookup, [`reconcile`](Self::reconcile). Where no relay on the
+    /// file has one, an intent that may have been applied and may not be sent again needs review at
+    /// once. Defaults to no.
     fn reconciles(&self) -> bool {
         false
     }
@@ -224,18 +224,18 @@ pub(crate) enum Held {
     LookUp(Arc<Delivery>, Lookup),
 }
 
-/// What is known about the doubt when a lookup is claimed.
+/// The facts about a doubt when its lookup is claimed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lookup {
     /// The claim of the attempt that is in doubt.
     pub attempt_token: Option<i64>,
-    /// Whether a relay that lost its lease on the row, and has not reported, was alive at the claim:
-    /// it may send after the lookup.
+    /// Whether a relay that lost its lease on the row, and has not reported, was alive at the
+    /// claim: it may send after the lookup.
     pub may_be_on_its_way: bool,
 }
 
 impl Lookup {
-    /// What speaks for and against a finding of this lookup.
+    /// The evidence for and against a finding of this lookup.
     pub fn observed(&self, in_doubt_for: Duration) -> Observed {
         Observed { in_doubt_for, may_be_on_its_way: self.may_be_on_its_way }
     }

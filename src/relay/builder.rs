@@ -69,8 +69,8 @@ impl RelayBuilder {
         self
     }
 
-    /// Sends intents of all operations that are not named by [`operation`](Self::operation). Without
-    /// a default they wait.
+    /// Sends intents of all operations that are not named by [`operation`](Self::operation).
+    /// Without a default they wait.
     pub fn default_operation(mut self, operation: Operation) -> Self {
         self.default_operation = Some(operation);
         self
@@ -111,8 +111,8 @@ impl RelayBuilder {
         self
     }
 
-    /// Calls `observer` with every status move after it is durable, on the writer's thread: it should
-    /// return quickly.
+    /// Calls `observer` with every status move after it is durable, on the writer's thread: it
+    /// should return quickly.
     pub fn observe(mut self, observer: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.observers.push(Box::new(observer));
         self
@@ -138,7 +138,7 @@ impl RelayBuilder {
             stop: AtomicBool::new(false),
             _lifeline: lifeline,
         });
-        let engine = Mutex::new(Engine::new(Arc::clone(&shared))?);
+        let engine = Mutex::new(Engine::new(&shared)?);
         Ok(Relay { shared, engine })
     }
 

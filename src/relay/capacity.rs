@@ -10,7 +10,7 @@ use crate::core::millis;
 use crate::core::reconcile::STALE_AFTER;
 use crate::handler::Held;
 
-/// What a relay holds of each lane, and how much more it may claim. Some room is kept for every
+/// The rows a relay holds of each lane, and how many more it may claim. Some room is kept for each
 /// lane, so that none can fill it all.
 pub(super) struct Capacity {
     /// Rows held of each lane, by the lane's place.

@@ -1,4 +1,4 @@
-//! What one step does for all lanes: write back, renew leases, recover expired ones, claim.
+//! The parts of a step, for all lanes: write back, renew leases, recover expired ones, claim.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) fn write_back(
     Ok(())
 }
 
-/// What became of the leases of everything held; true only once the step is committed.
+/// The leases of everything held, as renewed; true only once the step is committed.
 #[derive(Default)]
 pub(super) struct Renewed {
     pub held: Vec<Arc<Lease>>,
@@ -61,7 +61,7 @@ pub(super) fn renew(
     Ok(renewed)
 }
 
-/// One round of claims over all lanes: what it may claim, and what it has found.
+/// A round of claims over all lanes: what it may claim, and what it has found.
 pub(super) struct Claims<'a> {
     /// The lanes in the order of their turn.
     pub lanes: Vec<Arc<Lane>>,

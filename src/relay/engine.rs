@@ -24,7 +24,7 @@ use crate::liveness;
 use crate::store::tables::lost_lease::IsAlive;
 use crate::store::{Record, Reported, Writer};
 
-/// What a relay's writer knows and does.
+/// The state of a relay's writer, and the steps it makes.
 pub(super) struct Engine {
     shared: Arc<Shared>,
     pub writer: Writer,
@@ -60,11 +60,11 @@ pub(super) struct Engine {
 const SLOW: Duration = Duration::from_secs(1);
 
 impl Engine {
-    pub fn new(shared: Arc<Shared>) -> Result<Self> {
+    pub fn new(shared: &Arc<Shared>) -> Result<Self> {
         let writer = shared.outbox.store().writer(shared.owner.clone())?;
         let random = shared.options.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
         let mut engine = Self {
-            shared: Arc::clone(&shared),
+            shared: Arc::clone(shared),
             writer,
             lanes: Vec::new(),
             held: HashMap::new(),
@@ -217,13 +217,16 @@ impl Engine {
         renewed.lost.iter().for_each(|lost| lost.revoke());
         renewed.overdue.iter().for_each(|claim| self.abandon(*claim));
         self.publish(&stepped.events);
-        let stopped = self.lanes.iter().filter(|l| stepped.stopped.contains(&l.rules.operation));
-        self.stopped.extend(stopped.map(|lane| lane.place));
+        for lane in &self.lanes {
+            if stepped.stopped.contains(&lane.rules.operation) {
+                self.stopped.push(lane.place);
+            }
+        }
         self.hold(&works);
         Ok(works)
     }
 
-    /// What this step may claim, with the lanes by priority; equal ones take turns.
+    /// A round of claims for this step, with the lanes by priority; equal ones take turns.
     fn claims<'a>(&self, is_alive: IsAlive<'a>) -> Claims<'a> {
         let mut lanes = self.lanes.clone();
         if !lanes.is_empty() {

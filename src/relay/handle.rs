@@ -40,7 +40,7 @@ impl RelayHandle {
         self.writer.as_ref().is_some_and(|writer| !writer.is_finished())
     }
 
-    /// Everything this relay has done since it was built.
+    /// The counts of everything this relay has done since it was built.
     pub fn totals(&self) -> DrainReport {
         self.shared.totals()
     }
@@ -80,7 +80,7 @@ impl RelayHandle {
             // An observer runs on the writer's own thread, which cannot wait for itself.
             return Ok(nothing_more());
         }
-        // The sender is dropped without a report only where the writer has ended by itself.
+        // The sender is dropped without a report only if the writer had ended before.
         let report = reports.recv().unwrap_or_else(|_| nothing_more());
         if report.left > 0 {
             log::warn!("{} deliveries are still on the way after the grace", report.left);

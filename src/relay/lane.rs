@@ -1,4 +1,4 @@
-//! One operation inside a relay: its rules, its handler, and how long an attempt takes.
+//! An operation inside a relay: its rules, its handler, and how long an attempt takes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use super::operation::Operation;
 use crate::handler::Handler;
 use crate::store::Rules;
 
-/// One operation inside a relay. The numbers that change are written by the relay's writer alone.
+/// An operation inside a relay. The numbers that change are written by the relay's writer alone.
 pub(super) struct Lane {
     /// Which of the relay's lanes this is, counted from 0.
     pub place: usize,

@@ -105,8 +105,8 @@ impl Relay {
     /// makes tests exact; with more workers, handlers run on threads that end with the call.
     ///
     /// ```
-    /// use sqlite_outbox::{Delivery, Downstream, Intent, Operation, Outbox, Outcome, Receipt, Relay};
-    ///
+    /// # use sqlite_outbox::{Delivery, Downstream, Intent, Operation, Outbox, Outcome};
+    /// # use sqlite_outbox::{Receipt, Relay};
     /// # fn main() -> sqlite_outbox::Result<()> {
     /// # let folder = tempfile::tempdir().expect("a folder");
     /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
@@ -147,7 +147,7 @@ impl Relay {
         Ok(self.shared.totals().since(before))
     }
 
-    /// Everything this relay has done since it was built.
+    /// The counts of everything this relay has done since it was built.
     pub fn totals(&self) -> DrainReport {
         self.shared.totals()
     }

@@ -37,7 +37,7 @@ use crate::store::{Contract, Rules};
 #[derive(Clone)]
 pub struct Operation {
     pub(super) handler: Arc<dyn Handler>,
-    /// What is stored in the file and obeyed by every relay on it.
+    /// The settings stored in the file, which every relay on it obeys.
     pub(super) contract: Contract,
     pub(super) budgets: Vec<Budget>,
     /// Whether `contract` may replace a stored one that promises more.
@@ -98,8 +98,8 @@ impl Operation {
         self
     }
 
-    /// Attempts of one intent before it is dead, without those that provably never left. Stored, and
-    /// obeyed by every relay on the file. Defaults to what is stored, else to 10.
+    /// Attempts of one intent before it is dead, without those that provably never left. Stored,
+    /// and obeyed by every relay on the file. Defaults to what is stored, else to 10.
     #[must_use]
     pub fn max_attempts(mut self, max: u32) -> Self {
         self.contract.attempts_max = Some(max);
@@ -116,20 +116,20 @@ impl Operation {
 
     /// At most `max` deliveries of this operation at once, over all relays on the file. Stored, and
     /// obeyed also by relays that set none; the last relay that sets one decides, and
-    /// [`weaken_stored_contract`](Self::weaken_stored_contract) without one removes it. Where no limit
-    /// is stored, a relay with several operations keeps one worker free for the others. Defaults to
-    /// what is stored, else to no limit.
+    /// [`weaken_stored_contract`](Self::weaken_stored_contract) without one removes it. Where no
+    /// limit is stored, a relay with several operations keeps one worker free for the others.
+    /// Defaults to what is stored, else to no limit.
     #[must_use]
     pub fn max_in_flight(mut self, max: usize) -> Self {
         self.contract.limits.max_in_flight = Some(max);
         self
     }
 
-    /// The circuit breaker: this many failures in a row pause the operation. A failure is an attempt
-    /// that did not reach the downstream, or whose answer was ambiguous or did not come. One intent
-    /// at a time then probes the downstream; the others use up no attempts meanwhile. An intent that
-    /// names its own endpoint counts only if it did not reach it. 0 switches the breaker off.
-    /// Defaults to 10.
+    /// The circuit breaker: this many failures in a row pause the operation. A failure is an
+    /// attempt that did not reach the downstream, or whose answer was ambiguous or did not come.
+    /// One intent at a time then probes the downstream; the others use up no attempts meanwhile. An
+    /// intent that names its own endpoint counts only if it did not reach it. 0 switches the
+    /// breaker off. Defaults to 10.
     #[must_use]
     pub fn breaker_after(mut self, failures: u32) -> Self {
         self.breaker_after = (failures > 0).then_some(failures);
@@ -144,9 +144,9 @@ impl Operation {
         self
     }
 
-    /// At most `count` sends in any stretch of time as long as `per`, over all relays on the file and
-    /// over restarts: a budget, stored in the file and checked in the claim. When the budget is used
-    /// up, the operation waits until the oldest send is `per` ago.
+    /// At most `count` sends in any stretch of time as long as `per`, over all relays on the file
+    /// and over restarts: a budget, stored in the file and checked in the claim. When the budget is
+    /// used up, the operation waits until the oldest send is `per` ago.
     ///
     /// A send counts from its claim. It is refunded if nothing was applied for certain, and stays
     /// counted if that is not known. The relay that registers last decides; one that sets no budget
@@ -165,15 +165,15 @@ impl Operation {
         self.budget(Scope::Operation, Kind::Cost, amount, per)
     }
 
-    /// A budget as [`max_per`](Self::max_per), for each tenant separately. When a tenant's budget is
-    /// used up, its intents are deferred and other tenants' go on. Defaults to no limit.
+    /// A budget as [`max_per`](Self::max_per), for each tenant separately. When a tenant's budget
+    /// is used up, its intents are deferred and other tenants' go on. Defaults to no limit.
     #[must_use]
     pub fn max_per_tenant(self, count: u32, per: Duration) -> Self {
         self.budget(Scope::Tenant, Kind::Sends, count.into(), per)
     }
 
-    /// A budget as [`max_cost`](Self::max_cost), for each tenant separately. When a tenant's budget is
-    /// used up, its intents are deferred and other tenants' go on. Defaults to no limit.
+    /// A budget as [`max_cost`](Self::max_cost), for each tenant separately. When a tenant's budget
+    /// is used up, its intents are deferred and other tenants' go on. Defaults to no limit.
     #[must_use]
     pub fn max_cost_per_tenant(self, amount: u64, per: Duration) -> Self {
         self.budget(Scope::Tenant, Kind::Cost, amount, per)
@@ -195,8 +195,8 @@ impl Operation {
         self
     }
 
-    /// Whether a dead intent blocks later ones of its ordering key. Defaults to what is stored, else to
-    /// [`OnDead::Block`]. Where two relays differ, [`OnDead::Block`] holds.
+    /// Whether a dead intent blocks later ones of its ordering key. Defaults to what is stored,
+    /// else to [`OnDead::Block`]. Where two relays differ, [`OnDead::Block`] holds.
     #[must_use]
     pub fn on_dead(mut self, on_dead: OnDead) -> Self {
         self.contract.on_dead = Some(on_dead);
@@ -276,18 +276,18 @@ impl Operation {
         self
     }
 
-    /// Declares that the id in a receipt names what was created, so that two intents cannot have the
-    /// same id: an intent that is answered with the id of another one needs review and does not take
-    /// it. Ids are unique within a [`provider`](Self::provider), or within the operation if it has
-    /// none. Stored, and obeyed by every relay on the file. Defaults to no.
+    /// Declares that the id in a receipt names what was created, so that two intents cannot have
+    /// the same id: an intent that is answered with the id of another one needs review and does not
+    /// take it. Ids are unique within a [`provider`](Self::provider), or within the operation if it
+    /// has none. Stored, and obeyed by every relay on the file. Defaults to no.
     #[must_use]
     pub fn binds_ids(mut self) -> Self {
         self.contract.binds = true;
         self
     }
 
-    /// Lets this configuration replace a stored contract that is stricter. Otherwise the stricter of
-    /// the two holds.
+    /// Lets this configuration replace a stored contract that is stricter. Otherwise the stricter
+    /// of the two holds.
     #[must_use]
     pub fn weaken_stored_contract(mut self) -> Self {
         self.weaken = true;

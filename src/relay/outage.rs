@@ -22,10 +22,11 @@ impl Outage {
     pub fn begin(&mut self, error: Error) -> Result<()> {
         let kind = error.kind();
         if matches!(kind, ErrorKind::Schema | ErrorKind::WrongFile) {
-            return match self.fatal {
-                Some(_) => Err(error),
-                None => Ok(self.fatal = Some(error)),
-            };
+            if self.fatal.is_some() {
+                return Err(error);
+            }
+            self.fatal = Some(error);
+            return Ok(());
         }
         if self.kind.replace(kind) != Some(kind) {
             log::error!(

@@ -1,4 +1,4 @@
-//! What the writer, the workers and the handle of one relay share.
+//! The state that the writer, the workers and the handle of one relay share.
 
 use std::fmt;
 use std::sync::atomic::AtomicBool;
@@ -18,7 +18,7 @@ use crate::store::tables::contract;
 /// A callback for every status move.
 pub(super) type Observer = Box<dyn Fn(&Event) + Send + Sync>;
 
-/// What the writer, the workers and the handle share.
+/// The state that the writer, the workers and the handle share.
 pub(super) struct Shared {
     pub outbox: Outbox,
     pub owner: String,

@@ -1,9 +1,9 @@
-//! What a relay has done, in numbers.
+//! The numbers of what a relay has done.
 
 use crate::core::status::Status;
 use crate::event::{Event, EventKind};
 
-/// What became of the intents that moved, counted as it was committed.
+/// Counts of attempts and of moved intents, taken as they were committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -40,7 +40,7 @@ impl DrainReport {
         }
     }
 
-    /// What was counted after `before`.
+    /// The counts after `before`.
     pub(super) fn since(self, before: Self) -> Self {
         Self {
             attempts: self.attempts - before.attempts,
@@ -53,7 +53,7 @@ impl DrainReport {
     }
 }
 
-/// What a relay had done when it was shut down, or when the grace was over.
+/// The state of a relay when it had stopped, or when the grace was over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -64,7 +64,7 @@ pub struct ShutdownReport {
     pub finished: u64,
     /// Deliveries that no worker had started; they were given back, and no attempt was counted.
     pub released: u64,
-    /// Deliveries still on the way when the grace was over. Their outcome is recorded if the process
-    /// lives long enough; otherwise their lease runs out and they are in doubt.
+    /// Deliveries still on the way when the grace was over. Their outcome is recorded if the
+    /// process lives long enough; otherwise their lease runs out and they are in doubt.
     pub left: u64,
 }

@@ -1,4 +1,4 @@
-//! What travels between the writer and its workers.
+//! Claimed rows on their way between the writer and its workers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl Work {
 /// A claimed row as it comes back from a worker.
 pub(super) struct Returned {
     pub work: Work,
-    /// What was learnt, or `None` where the attempt was not begun.
+    /// The outcome or finding, or `None` where the attempt was not begun.
     pub reported: Option<Reported>,
     /// When the attempt was begun, on the monotonic clock.
     pub began: Duration,

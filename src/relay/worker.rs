@@ -1,4 +1,4 @@
-//! One attempt: the last check, the handler, and its panics.
+//! A worker's attempt: the last check, the handler, and its panics.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -21,7 +21,8 @@ use crate::store::give_up_waiting;
 
 /// When the loop ends.
 pub(super) enum Until {
-    /// When nothing is due and nothing is held, or on [`Relay::stop_drain`](super::Relay::stop_drain).
+    /// When nothing is due and nothing is held, or on
+    /// [`Relay::stop_drain`](super::Relay::stop_drain).
     NothingIsDue,
     /// When the handle sends a stop and nothing is held.
     Stopped(Receiver<Stop>),
@@ -234,7 +235,9 @@ impl<'a> WriterLoop<'a> {
         if !stopped.is_empty() {
             self.reclaim(|lane| stopped.contains(&lane.place));
         }
-        works.into_iter().for_each(|work| self.queue.push(work));
+        for work in works {
+            self.queue.push(work);
+        }
     }
 
     /// Gives back what no worker has started.
@@ -245,7 +248,9 @@ impl<'a> WriterLoop<'a> {
     fn reclaim(&mut self, goes_back: impl Fn(&Lane) -> bool) -> u64 {
         let works = self.queue.reclaim_unstarted(goes_back);
         let count = works.len() as u64;
-        works.into_iter().for_each(|work| self.engine.accept(Returned::unstarted(work)));
+        for work in works {
+            self.engine.accept(Returned::unstarted(work));
+        }
         count
     }
 
@@ -294,8 +299,9 @@ impl<'a> WriterLoop<'a> {
         }
     }
 
-    /// Makes the next attempt on this thread, where there are no others. Each is recorded before the
-    /// next, because its outcome may pause the operation. Returns whether there was one to make.
+    /// Makes the next attempt on this thread, where there are no others. Each is recorded before
+    /// the next, because its outcome may pause the operation. Returns whether there was one to
+    /// make.
     fn attempt_inline(&mut self) -> bool {
         if !self.is_inline || self.outage.time_left().is_some() {
             return false;

@@ -419,7 +419,6 @@ fn a_relay_is_configured_with_care() {
         ("operation", builder().operation("pay", op()).operation("pay", op())),
         ("workers", builder().operation("pay", op()).workers(0)),
         ("batch", builder().operation("pay", op()).batch(0)),
-        ("shard", builder().operation("pay", op()).shard(Shard::new(2, 2).unwrap())),
         ("lease", builder().operation("pay", op()).lease(Duration::from_secs(60))),
         ("max_attempts", builder().operation("pay", op().max_attempts(0))),
         ("max_in_flight", builder().operation("pay", op().max_in_flight(0))),
