@@ -24,6 +24,8 @@ pub(super) struct Capacity {
     workers: usize,
     /// Workers that what is held will keep busy.
     busy: usize,
+    /// The highest priority of a lane that holds more rows than it has workers for.
+    waiting: Option<i32>,
     /// Bytes of payloads that still fit.
     bytes_left: usize,
     /// Lookups that may still begin: at most half of the workers look up, so that providers that
@@ -51,6 +53,7 @@ impl Capacity {
             taken: reserve * lanes.len(),
             workers,
             busy: 0,
+            waiting: None,
             // As if each worker had one of the largest payloads in hand and one waiting.
             bytes_left: payload_max.saturating_mul(options.workers).saturating_mul(2),
             lookups_left: (workers / 2).max(1),
@@ -68,6 +71,9 @@ impl Capacity {
         let held = &mut self.held[work.lane.place];
         self.taken += usize::from(*held >= self.reserve);
         self.busy += usize::from(*held < work.lane.workers_max());
+        if *held >= work.lane.workers_max() {
+            self.waiting = self.waiting.max(Some(work.lane.priority));
+        }
         *held += 1;
         self.bytes_left = self.bytes_left.saturating_sub(work.held.delivery().payload.len());
         if matches!(work.held, Held::LookUp(..)) {
@@ -101,6 +107,9 @@ impl Capacity {
                 self.workers.saturating_add(ahead).saturating_sub(held)
             }
         };
+        // Rows that would wait behind more urgent ones are not claimed before them.
+        let is_outranked = self.waiting > Some(lane.priority);
+        let ahead = if is_outranked { ahead.min(self.idle()) } else { ahead };
         let own = lane.max_in_flight.unwrap_or(usize::MAX).saturating_sub(held);
         ahead.min(own).min(left).min(self.batch)
     }
