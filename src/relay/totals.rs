@@ -59,6 +59,7 @@ impl DrainReport {
 #[non_exhaustive]
 pub struct ShutdownReport {
     /// Everything the relay did since it was built.
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub totals: DrainReport,
     /// Attempts whose outcome was recorded after the relay was told to stop.
     pub finished: u64,

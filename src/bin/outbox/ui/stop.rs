@@ -39,11 +39,6 @@ impl StopSignal {
     pub fn wait(&self, time: Duration) -> bool {
         self.told.recv_timeout(time).is_ok()
     }
-
-    /// The flag that the signal sets, for observers on other threads.
-    pub fn flag(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.arrived)
-    }
 }
 
 /// Calls `hear` for each signal, with the exit code of a process that is ended by it.

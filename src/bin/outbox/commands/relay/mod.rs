@@ -8,7 +8,6 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sqlite_outbox::{Event, EventKind, Outbox, Relay, Status};
 
 use self::plan::Plan;
-use self::run::Totals;
 use crate::args::RelayArgs;
 use crate::ui::failure::Result;
 use crate::ui::output::{Out, escape, note};
@@ -18,12 +17,9 @@ pub fn run(out: Out, outbox: &Outbox, args: &RelayArgs) -> Result<()> {
     // Watched first: a signal that comes while the relay is being built must stop it, too.
     let signal = StopSignal::watch()?;
     let plan = Plan::new(outbox, args)?;
-    let totals = Totals::new(&signal);
     let bar = args.drain.then(|| progress(outbox)).transpose()?;
-    let builder = plan.apply(Relay::builder(outbox), args);
-    let (counted, drawn) = (totals.clone(), bar.clone());
-    let builder = builder.observe(move |event| {
-        counted.count(event);
+    let drawn = bar.clone();
+    let builder = plan.apply(Relay::builder(outbox), args).observe(move |event| {
         let Some(bar) = &drawn else { return log_event(event) };
         bar.suspend(|| log_event(event));
         if event.kind == EventKind::Attempt {
@@ -42,7 +38,7 @@ pub fn run(out: Out, outbox: &Outbox, args: &RelayArgs) -> Result<()> {
         escape(outbox.path()),
         escape(&plan.summary())
     ));
-    run::until_stopped(out, handle, &signal, &totals, args.grace)
+    run::until_stopped(out, handle, &signal, args.grace)
 }
 
 /// Events that need a person are warnings, so that they are logged without -v.
