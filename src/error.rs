@@ -23,7 +23,7 @@ pub enum ErrorKind {
     /// A value is not acceptable; the text begins with the field's name.
     Invalid,
     /// The connection is not inside a transaction, so what is written could not be atomic with
-    /// anything. Also when SQLite has rolled the transaction back by itself.
+    /// anything. Also when SQLite has rolled the transaction back automatically.
     NoTransaction,
     /// The connection is on another file than the outbox.
     WrongFile,
@@ -38,8 +38,11 @@ pub enum ErrorKind {
     /// The intent cannot be withdrawn or changed any more: it is being sent, may have been applied,
     /// or is settled.
     TooLate,
-    /// The file stayed locked for longer than the busy time-out.
+    /// The file stayed locked for longer than the busy timeout.
     Busy,
+    /// The transaction read before another connection committed, so that it cannot write any more.
+    /// Waiting does not help: roll back and begin again, with `BEGIN IMMEDIATE`.
+    StaleSnapshot,
     /// The disk, or the database's page limit, is full.
     Full,
     /// The file's tables are newer, incomplete, or not ours.
@@ -50,6 +53,19 @@ pub enum ErrorKind {
 
 impl Error {
     /// What kind of failure this is.
+    ///
+    /// ```
+    /// use sqlite_outbox::{ErrorKind, Outbox};
+    ///
+    /// # let folder = tempfile::tempdir().expect("a folder");
+    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
+    /// match outbox.wait(42, std::time::Duration::ZERO) {
+    ///     Ok(entry) => println!("{}", entry.status),
+    ///     Err(error) if error.kind() == ErrorKind::NotFound => println!("never enqueued"),
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok::<(), sqlite_outbox::Error>(())
+    /// ```
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
@@ -77,17 +93,24 @@ impl Error {
 
 impl From<rusqlite::Error> for Error {
     fn from(error: rusqlite::Error) -> Self {
-        use rusqlite::ErrorCode;
+        use rusqlite::{ErrorCode, ffi};
+        let code = error.sqlite_error().map(|e| e.extended_code);
         let kind = match error.sqlite_error_code() {
+            _ if code == Some(ffi::SQLITE_BUSY_SNAPSHOT) => ErrorKind::StaleSnapshot,
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => ErrorKind::Busy,
             Some(ErrorCode::DiskFull) => ErrorKind::Full,
             _ => ErrorKind::Database,
         };
-        let code = error.sqlite_error().map(|e| e.extended_code);
-        let message = match code {
+        let mut message = match code {
             Some(code) => format!("SQLite: {error} (code {code})"),
             None => format!("SQLite: {error}"),
         };
+        if kind == ErrorKind::StaleSnapshot {
+            message.push_str(
+                ": another connection has committed since this transaction began to read; roll back \
+                 and begin again (BEGIN IMMEDIATE)",
+            );
+        }
         Self::new(kind, message).with_source(error)
     }
 }

@@ -3,7 +3,7 @@
 mod operator;
 mod wait;
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use crate::core::header::check_name;
 use crate::core::intent::{Intent, Prepared, check_operation};
 use crate::core::outcome::Receipt;
 use crate::core::status::Status;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::store::query::read;
 use crate::store::tables::audit;
@@ -144,8 +144,8 @@ impl OutboxBuilder {
 }
 
 thread_local! {
-    /// Whether this thread is inside [`Outbox::transact`].
-    static IN_TRANSACT: Cell<bool> = const { Cell::new(false) };
+    /// The files on which this thread is inside [`Outbox::transact`], innermost last.
+    static IN_TRANSACT: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Outbox {
@@ -215,15 +215,23 @@ impl Outbox {
     ///
     /// # Errors
     /// What `f` returns, after a rollback; or that the transaction cannot begin or commit.
+    /// [`Busy`](crate::ErrorKind::Busy) at once where this thread is inside `transact` on this file
+    /// already: use the transaction that `f` was given.
     pub fn transact<T, E: From<Error>>(
         &self,
         f: impl FnOnce(&Transaction<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
+        if IN_TRANSACT.with_borrow(|files| files.iter().any(|file| file == self.path())) {
+            let text = "transact was called inside transact: this thread holds the write lock already; \
+                        use the transaction that the outer call was given";
+            return Err(Error::new(ErrorKind::Busy, text).into());
+        }
         let mut conn = self.inner.store.connection()?;
         let tx = conn
             .transaction_with_behavior(TransactionBehavior::Immediate)
             .map_err(|error| Error::from(error).context("the transaction cannot begin"))?;
-        let mark = TransactMark(IN_TRANSACT.replace(true));
+        IN_TRANSACT.with_borrow_mut(|files| files.push(self.path().to_owned()));
+        let mark = TransactMark;
         let result = f(&tx);
         drop(mark);
         let value = result?;
@@ -407,7 +415,7 @@ impl Outbox {
 
     /// Whether the calling thread is inside [`transact`](Self::transact).
     pub(crate) fn is_in_transact() -> bool {
-        IN_TRANSACT.get()
+        IN_TRANSACT.with_borrow(|files| !files.is_empty())
     }
 
     fn now(&self) -> i64 {
@@ -445,11 +453,11 @@ impl Outbox {
     }
 }
 
-/// Puts the thread's mark back, also when the closure panics.
-struct TransactMark(bool);
+/// Takes the thread's innermost file off again, also when the closure panics.
+struct TransactMark;
 
 impl Drop for TransactMark {
     fn drop(&mut self) {
-        IN_TRANSACT.set(self.0);
+        IN_TRANSACT.with_borrow_mut(Vec::pop);
     }
 }

@@ -435,3 +435,57 @@ fn drain_inside_transact_says_so() {
     assert_eq!(world.number("SELECT count(*) FROM outbox"), 0);
     assert_eq!(relay.drain().unwrap().attempts, 0);
 }
+
+/// The write lock is held by this very thread, so that waiting for it could only time out.
+#[test]
+fn transact_inside_transact_is_refused_at_once() {
+    let world = World::new();
+    let again = world.second();
+    for inner in [&world.outbox, &again] {
+        let error = world
+            .outbox
+            .transact(|tx| {
+                world.outbox.enqueue(tx, &pay("a"))?;
+                inner.transact(|tx| inner.enqueue(tx, &pay("b")))
+            })
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert!(error.to_string().starts_with("transact was called inside transact"), "{error}");
+    }
+    assert_eq!(world.number("SELECT count(*) FROM outbox"), 0);
+
+    let other = World::new();
+    let both = world.outbox.transact(|tx| {
+        world.outbox.enqueue(tx, &pay("a"))?;
+        other.outbox.transact(|tx| other.outbox.enqueue(tx, &pay("b")))
+    });
+    assert!(both.unwrap().is_new(), "another file has a lock of its own");
+    let panics = std::panic::AssertUnwindSafe(|| {
+        let _ = world.outbox.transact(|_| -> sqlite_outbox::Result<()> { panic!("on purpose") });
+    });
+    std::panic::catch_unwind(panics).unwrap_err();
+    world.outbox.transact(|tx| world.outbox.enqueue(tx, &pay("c"))).unwrap();
+}
+
+/// A transaction that reads first looks at a snapshot; once another has committed it can never
+/// write, however long it waits.
+#[test]
+fn stale_snapshot_is_told_from_a_busy_file() {
+    let world = World::new();
+    let mut conn = Connection::open(world.path()).unwrap();
+    let tx = conn.transaction().unwrap();
+    let _: i64 = tx.query_row("SELECT count(*) FROM outbox", [], |row| row.get(0)).unwrap();
+    world.enqueue(&pay("a"));
+    let error = world.outbox.enqueue(&tx, &pay("b")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StaleSnapshot);
+    let text = error.to_string();
+    assert!(text.contains("roll back and begin again (BEGIN IMMEDIATE)"), "{text}");
+    tx.rollback().unwrap();
+
+    let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+    assert!(world.outbox.enqueue(&tx, &pay("b")).unwrap().is_new());
+    let other = Connection::open(world.path()).unwrap();
+    other.busy_timeout(Duration::ZERO).unwrap();
+    let busy = other.execute_batch("BEGIN IMMEDIATE").map_err(Error::from).unwrap_err();
+    assert_eq!(busy.kind(), ErrorKind::Busy);
+}
