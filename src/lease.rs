@@ -21,8 +21,13 @@ impl Lease {
         Self { expires_at: AtomicI64::new(expires_at), clock, began: OnceLock::new() }
     }
 
+    /// The time by the outbox's clock.
+    pub fn now(&self) -> i64 {
+        self.clock.now()
+    }
+
     pub fn holds_for(&self, needed: Duration) -> bool {
-        self.clock.now().saturating_add(millis(needed)) <= self.expires_at.load(Ordering::Acquire)
+        self.now().saturating_add(millis(needed)) <= self.expires_at.load(Ordering::Acquire)
     }
 
     pub fn extend_to(&self, expires_at: i64) {

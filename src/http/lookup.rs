@@ -9,7 +9,6 @@ use ureq::tls::TlsConfig;
 use super::exchange::{self, Prepared};
 use super::resolve::Trust;
 use super::{Http, check_pointer, renamed};
-use crate::clock::{Clock, SystemClock};
 use crate::core::endpoint::{LOOKUP_PLACEHOLDERS, check_template, expand, origin};
 use crate::core::lookup::{LookupRules, classify_lookup};
 use crate::core::outcome::{Failure, Finding, Outcome};
@@ -100,7 +99,7 @@ impl Http {
             exchange::agent(&self.timeouts, trust, TlsConfig::default())
         });
         match exchange::exchange(agent, prepared, &self.timeouts) {
-            Ok(answer) => classify_lookup(&answer, &self.lookup.rules, SystemClock.now()),
+            Ok(answer) => classify_lookup(&answer, &self.lookup.rules, delivery.lease.now()),
             Err(Outcome::NotSent(failure)) => Finding::NotAsked(failure),
             Err(outcome) => {
                 let unknown = || Failure::new("lookup", "the look-up failed");

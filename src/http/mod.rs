@@ -22,7 +22,6 @@ use self::address::parse_range;
 use self::lookup::Lookup;
 use self::resolve::Trust;
 pub use self::timeouts::Timeouts;
-use crate::clock::{Clock, SystemClock};
 use crate::core::classify::{Answer, OnConflict, Rules, classify};
 use crate::core::endpoint::{check_endpoint, origin};
 use crate::core::header::{check_headers_beside, check_name};
@@ -258,7 +257,7 @@ impl Http {
             Err(outcome) => return outcome,
         };
         let first = delivery.attempt() <= 1 && delivery.facts.in_doubt_since.is_none();
-        let now = SystemClock.now();
+        let now = delivery.lease.now();
         match classify(&answer, &self.rules, delivery.downstream(), first, now) {
             // No credentials went to an address of the intent's own, so nothing is wrong with
             // them, and the operation's other intents must not wait.

@@ -13,12 +13,14 @@ use std::time::Duration;
 
 use self::downstream::Downstream as Server;
 use super::{Http, Timeouts};
+use crate::Finding;
 use crate::clock::SystemClock;
 use crate::core::contract::Downstream;
 use crate::core::decide::Facts;
 use crate::core::outcome::Outcome;
 use crate::handler::{Delivery, Handler};
 use crate::lease::Lease;
+use crate::testing::ManualClock;
 
 /// A first attempt of an intent without an endpoint.
 fn delivery(key: &str) -> Delivery {

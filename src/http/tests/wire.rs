@@ -198,6 +198,28 @@ fn a_refused_option_keeps_everything_from_being_sent() {
     let outcome = http.deliver(&delivery("k"));
     assert_eq!(kind(&outcome), ("not_sent", "request"));
     let http = http.reconcile_by_get(&server.url("/ok?k={idempotency_key}"));
-    assert!(matches!(http.reconcile(&delivery("k")), crate::Finding::Inconclusive(_)));
+    assert!(matches!(http.reconcile(&delivery("k")), Finding::Inconclusive(_)));
     assert!(server.requests().is_empty());
+}
+
+/// A date is counted from the outbox's clock: with the machine's own, a test that moves its clock
+/// would wait for years.
+#[test]
+fn retry_after_date_is_counted_by_the_clock_of_the_outbox() {
+    let server = Server::start();
+    let clock = ManualClock::at(1_800_000_000_000); // 2027-01-15 08:00:00
+    let date = "Fri%2C%2015%20Jan%202027%2008%3A10%3A00%20GMT";
+    let http = http(&server.url(&format!("/after/9/429/{date}")));
+    let http =
+        http.reconcile_by_get(&server.url(&format!("/after/9/429/{date}?k={{idempotency_key}}")));
+    let lease = Arc::new(Lease::new(i64::MAX, Arc::new(clock.clone())));
+    let delivery = Delivery { lease, ..delivery("k") };
+    for minutes in [10, 9, 0, 0] {
+        let wait = Some(Duration::from_secs(60 * minutes));
+        let outcome = http.deliver(&delivery);
+        assert_eq!(outcome.failure().unwrap().retry_after, wait, "{outcome:?}");
+        let Finding::Inconclusive(failure) = http.reconcile(&delivery) else { panic!("it told") };
+        assert_eq!(failure.retry_after, wait, "{failure:?}");
+        clock.advance(Duration::from_secs(if minutes == 10 { 60 } else { 600 }));
+    }
 }
