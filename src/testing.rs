@@ -1,17 +1,42 @@
-//! A kit for tests: a clock that moves when told.
+//! A kit for tests: a clock that moves when told, deliveries without a file, and assertions about
+//! what was enqueued.
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, SystemClock};
+use crate::core::contract::Downstream;
+use crate::core::decide::Facts;
+use crate::core::entry::{Entry, Filter};
+use crate::core::intent::Intent;
 use crate::core::millis;
+use crate::error::Result;
+use crate::handler::{Delivery, Lease};
+use crate::outbox::Outbox;
 
 /// A clock that stands still until it is moved. Clones move together. Advancing it is time that
 /// passes; setting it is what a person or a time server does to the wall clock alone.
 ///
 /// With one worker and [`Relay::drain`](crate::Relay::drain) it makes tests of retries and
 /// leases exact, without a sleep.
+///
+/// ```
+/// use std::time::Duration;
+/// use sqlite_outbox::testing::ManualClock;
+/// use sqlite_outbox::{Clock, Outbox};
+///
+/// let clock = ManualClock::at(1_800_000_000_000);
+/// # let folder = tempfile::tempdir().expect("a folder");
+/// # let file = folder.path().join("app.db");
+/// let outbox = Outbox::builder().clock(clock.clone()).open(&file)?;
+/// clock.advance(Duration::from_secs(60));
+/// assert_eq!(clock.now(), 1_800_000_060_000);
+/// # drop(outbox);
+/// # Ok::<(), sqlite_outbox::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct ManualClock(Arc<Times>);
 
@@ -46,5 +71,248 @@ impl Clock for ManualClock {
 
     fn monotonic(&self) -> Duration {
         Duration::from_millis(self.0.passed.load(Ordering::SeqCst))
+    }
+}
+
+/// The delivery that a handler gets for an intent, so that the handler is tested alone: without a
+/// file and without a relay.
+///
+/// ```
+/// use sqlite_outbox::{Delivery, Handler, Intent, Outcome, Receipt, testing};
+///
+/// let print = |delivery: &Delivery| {
+///     println!("{} with key {}", delivery.payload(), delivery.wire_key());
+///     Outcome::Succeeded(Receipt::new().downstream_id("msg_1"))
+/// };
+/// let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada"}));
+///
+/// let second = testing::delivery(&mail)?.attempt(2).build();
+/// assert_eq!(second.attempt(), 2);
+/// assert!(matches!(print.deliver(&second), Outcome::Succeeded(_)));
+/// # Ok::<(), sqlite_outbox::Error>(())
+/// ```
+///
+/// # Errors
+/// The intent would not be accepted by [`Outbox::enqueue`]: the text names the field.
+pub fn delivery(intent: &Intent) -> Result<DeliveryBuilder> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let prepared = intent.prepare(clock.now(), usize::MAX)?;
+    // The text was written a moment ago, from names and values that were checked.
+    let headers: BTreeMap<String, String> =
+        serde_json::from_str(&prepared.headers).unwrap_or_default();
+    let delivery = Delivery {
+        id: 1,
+        tenant_id: prepared.tenant_id().to_owned(),
+        operation: prepared.operation().to_owned(),
+        entity_id: prepared.entity_id().to_owned(),
+        intent_version: prepared.intent_version(),
+        idempotency_key: prepared.key.clone().into_owned(),
+        args_hash: Some(prepared.args_hash.clone()),
+        endpoint: prepared.endpoint().map(str::to_owned),
+        method: prepared.method().to_owned(),
+        content_type: prepared.content_type().to_owned(),
+        payload: prepared.payload.as_ref().into(),
+        headers: headers.into_iter().collect(),
+        ordering_key: prepared.ordering_key().map(str::to_owned),
+        created_at: prepared.created_at,
+        downstream: Downstream::Unprotected,
+        facts: Facts { attempts: 1, tries: 1, ..Facts::default() },
+        token: 1,
+        lookup: None,
+        lease: Arc::new(Lease::new(i64::MAX, Arc::clone(&clock))),
+    };
+    Ok(DeliveryBuilder { delivery, clock, lease: None })
+}
+
+/// What [`delivery`] makes, until it is [built](Self::build).
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct DeliveryBuilder {
+    delivery: Delivery,
+    clock: Arc<dyn Clock>,
+    lease: Option<Duration>,
+}
+
+impl DeliveryBuilder {
+    /// Sets which attempt it is. Defaults to 1.
+    pub fn attempt(mut self, attempt: u32) -> Self {
+        self.delivery.facts.attempts = attempt;
+        self.delivery.facts.tries = attempt;
+        self
+    }
+
+    /// Sets what the downstream promises. Defaults to [`Downstream::Unprotected`].
+    pub fn downstream(mut self, downstream: Downstream) -> Self {
+        self.delivery.downstream = downstream;
+        self
+    }
+
+    /// Sets the clock of the lease and of dates in answers. Defaults to [`SystemClock`].
+    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// Sets how long the lease lasts from the time of building on. Defaults to forever.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// The delivery.
+    pub fn build(mut self) -> Delivery {
+        let ends_at = self.lease.map(|lease| self.clock.now().saturating_add(millis(lease)));
+        self.delivery.lease = Arc::new(Lease::new(ends_at.unwrap_or(i64::MAX), self.clock));
+        self.delivery
+    }
+}
+
+/// Asserts that an intent was enqueued that matches, and returns the first one.
+///
+/// ```
+/// use sqlite_outbox::{Filter, Intent, Outbox, testing};
+///
+/// # let folder = tempfile::tempdir().expect("a folder");
+/// let outbox = Outbox::open(folder.path().join("app.db"))?;
+/// let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada"}));
+/// outbox.transact(|tx| outbox.enqueue(tx, &mail))?;
+///
+/// let wanted = Filter::default().operation("mail.send").entity("order-42");
+/// let entry = testing::assert_enqueued(&outbox, &wanted);
+/// assert_eq!(entry.tenant_id, "");
+/// # Ok::<(), sqlite_outbox::Error>(())
+/// ```
+///
+/// # Panics
+/// No committed intent matches: the message says what was wanted and lists the newest intents that
+/// are there. Also where the file cannot be read.
+#[track_caller]
+pub fn assert_enqueued(outbox: &Outbox, wanted: &Filter) -> Entry {
+    let found = outbox.list(&wanted.clone().limit(1)).map(|mut entries| entries.pop());
+    match found {
+        Ok(Some(entry)) => entry,
+        Ok(None) => panic!("no intent matches {wanted:?}{}", what_is_there(outbox)),
+        Err(error) => panic!("the outbox cannot be read: {error}"),
+    }
+}
+
+/// The newest intents of a file, a line for each.
+fn what_is_there(outbox: &Outbox) -> String {
+    const SHOWN: usize = 20;
+    let entries = match outbox.list(&Filter::default()) {
+        Ok(entries) if entries.is_empty() => return "; the outbox is empty".into(),
+        Ok(entries) => entries,
+        Err(error) => return format!("; the outbox cannot be read: {error}"),
+    };
+    let mut text = format!("; of {} intents the newest are:", entries.len());
+    for entry in entries.iter().rev().take(SHOWN) {
+        let Entry { id, operation, entity_id, intent_version, tenant_id, status, .. } = entry;
+        // Writing to a string cannot fail.
+        let _ = write!(
+            text,
+            "\n  {id}: {operation} on {entity_id:?}, version {intent_version}, tenant {tenant_id:?}, {status}"
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::status::Status;
+
+    #[test]
+    fn delivery_is_what_a_relay_would_hand_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let outbox = Outbox::open(folder.path().join("app.db")).unwrap();
+        let intent = Intent::new("charge", "order-42")
+            .tenant("acme")
+            .key("brought-1")
+            .endpoint("https://api.example.com/")
+            .header("X-Trace", "t1")
+            .header("A-First", "1")
+            .ordering_key("o")
+            .args(serde_json::json!({"amount": 1}));
+        outbox.transact(|tx| outbox.enqueue(tx, &intent)).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let handler = move |delivery: &Delivery| {
+            tell.send(delivery.clone()).unwrap();
+            crate::Outcome::Succeeded(crate::Receipt::new())
+        };
+        let relay = crate::Relay::builder(&outbox)
+            .operation("charge", crate::Operation::new(Downstream::Unprotected, handler))
+            .build()
+            .unwrap();
+        relay.drain().unwrap();
+        let theirs = told.recv().unwrap();
+        let ours = delivery(&intent).unwrap().build();
+        let facts = |d: &Delivery| {
+            format!(
+                "{} {} {} {} {} {} {} {:?} {} {} {} {:?} {:?} {} {:?} {}",
+                d.id(),
+                d.tenant(),
+                d.operation(),
+                d.entity(),
+                d.version(),
+                d.idempotency_key(),
+                d.wire_key(),
+                d.endpoint(),
+                d.method(),
+                d.content_type(),
+                d.payload(),
+                d.headers(),
+                d.ordering_key(),
+                d.attempt(),
+                d.downstream(),
+                d.token()
+            )
+        };
+        assert_eq!(facts(&ours), facts(&theirs));
+        assert_eq!(ours.args_hash, theirs.args_hash);
+    }
+
+    #[test]
+    fn delivery_can_be_a_later_one_whose_lease_ends() {
+        let clock = ManualClock::at(1_000);
+        let window = Duration::from_secs(60);
+        let delivery = delivery(&Intent::new("charge", "1"))
+            .unwrap()
+            .attempt(3)
+            .downstream(Downstream::DeduplicatesByKey { window })
+            .lease(Duration::from_secs(5))
+            .clock(clock.clone())
+            .build();
+        assert_eq!((delivery.attempt(), delivery.downstream().window()), (3, Some(window)));
+        assert!(delivery.holds_lease_for(Duration::from_secs(5)));
+        clock.advance(Duration::from_secs(1));
+        assert!(!delivery.holds_lease_for(Duration::from_secs(5)));
+        let refused = super::delivery(&Intent::new("a b", "1")).unwrap_err();
+        assert!(refused.to_string().starts_with("operation: "), "{refused}");
+    }
+
+    #[test]
+    fn assert_enqueued_lists_what_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let outbox = Outbox::open(folder.path().join("app.db")).unwrap();
+        let wanted = Filter::default().operation("mail.send").tenant("acme");
+        let message = |outbox: &Outbox| {
+            let assert = || assert_enqueued(outbox, &wanted);
+            let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(assert)).unwrap_err();
+            panic.downcast_ref::<String>().unwrap().clone()
+        };
+        let text = message(&outbox);
+        assert!(text.ends_with("; the outbox is empty"), "{text}");
+
+        for n in 0..30 {
+            let intent = Intent::new("mail.send", format!("order-{n}"));
+            outbox.transact(|tx| outbox.enqueue(tx, &intent)).unwrap();
+        }
+        let text = message(&outbox);
+        assert!(text.starts_with("no intent matches Filter {"), "{text}");
+        let newest = "of 30 intents the newest are:\n  30: mail.send on \"order-29\", version 1, tenant \"\", pending";
+        assert!(text.contains(newest) && !text.contains("\n  10:"), "{text}");
+
+        let found = assert_enqueued(&outbox, &Filter::default().operation("mail.send"));
+        assert_eq!((found.id, found.status), (1, Status::Pending));
     }
 }
