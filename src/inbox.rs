@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-use crate::core::intent::check_text;
+use crate::core::key::check_text;
 use crate::core::millis;
 use crate::error::{Error, Result};
 use crate::outbox::Outbox;

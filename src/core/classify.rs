@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::contract::Downstream;
+use super::endpoint::origin_of;
 use super::outcome::{Failure, Outcome, Receipt};
 use super::retry_after::RetryAfter;
 use super::word::words;
@@ -181,21 +182,10 @@ fn kept((name, value): &(String, String)) -> Option<(String, String)> {
         | "request-id"
         | "retry-after"
         | "x-request-id" => value.clone(),
-        "location" => origin(value)?,
+        "location" => origin_of(value.trim_ascii())?,
         _ => return None,
     };
     Some((name.clone(), value))
-}
-
-/// Scheme and host of a URL. Nothing where it has none, as in a relative reference.
-fn origin(url: &str) -> Option<String> {
-    let (scheme, rest) = url.trim_ascii().split_once("://")?;
-    let authority = rest.split(['/', '?', '#', '\\']).next()?;
-    let (_, host) = authority.rsplit_once('@').unwrap_or(("", authority));
-    let is_scheme = scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
-    let is_host = host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b));
-    let is_whole = !scheme.is_empty() && !host.is_empty();
-    (is_scheme && is_host && is_whole).then(|| format!("{scheme}://{host}"))
 }
 
 /// The body as JSON, also of an answer whose end is in doubt, if what came is whole.

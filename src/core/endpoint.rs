@@ -45,6 +45,13 @@ pub(crate) fn origin(uri: &Uri) -> String {
     }
 }
 
+/// The [`origin`] of a text that may be a URL; `None` where it has no scheme or no host.
+pub(crate) fn origin_of(text: &str) -> Option<String> {
+    let uri: Uri = text.parse().ok()?;
+    (uri.scheme().is_some() && uri.host().is_some_and(|host| !host.is_empty()))
+        .then(|| origin(&uri))
+}
+
 /// Fills in the placeholders of a checked endpoint, with a value for each.
 pub(crate) fn expand(endpoint: &str, placeholders: &[&str], values: &[&str]) -> Result<Uri> {
     let mut text = endpoint.to_owned();
@@ -213,5 +220,25 @@ mod tests {
         let endpoint = "https://example.com/a/{entity_id}";
         let uri = expand(endpoint, PLACEHOLDERS, &["k", "../b"]).unwrap();
         assert_eq!(uri.path(), "/a/..%2Fb");
+    }
+
+    #[test]
+    fn origin_is_all_that_is_kept_of_a_url() {
+        for (url, expected) in [
+            ("https://a.example/x", Some("https://a.example")),
+            ("http://[::1]:80?q", Some("http://[::1]")),
+            ("http://[::1]:8080?q", Some("http://[::1]:8080")),
+            ("HTTPS://A.Example/{idempotency_key}", Some("https://a.example")),
+            ("https://u:p@a.example#f", Some("https://a.example")),
+            (r"https://a.example\@b.example/", None),
+            ("/charges/1", None),
+            ("//a.example/x", None),
+            ("https:///x", None),
+            ("/x?next=https://a.example", None),
+            ("https://a b/", None),
+            ("", None),
+        ] {
+            assert_eq!(origin_of(url).as_deref(), expected, "{url}");
+        }
     }
 }

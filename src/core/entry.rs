@@ -1,5 +1,6 @@
 //! What can be read back about an intent.
 
+use super::endpoint::origin_of;
 use super::outcome::Receipt;
 use super::status::Status;
 
@@ -74,6 +75,14 @@ pub struct Entry {
     /// The newer version that took its place.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub revised_by: Option<i64>,
+}
+
+impl Entry {
+    /// Scheme, host and port of the endpoint, which may be shown: what is behind them can be a
+    /// credential. `None` where the intent names no endpoint, or one that is not a URL.
+    pub fn endpoint_origin(&self) -> Option<String> {
+        origin_of(self.endpoint.as_deref()?)
+    }
 }
 
 /// Which intents are meant. All conditions must hold; the default means every intent.

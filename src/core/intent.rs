@@ -174,8 +174,8 @@ impl Intent {
     /// Checks every field and derives what is stored.
     pub(crate) fn prepare(&self, now: i64, payload_max: usize) -> Result<Prepared<'_>> {
         check_operation(&self.operation)?;
-        check_text("entity", &self.entity_id, 1, 1024)?;
-        check_text("tenant", &self.tenant_id, 0, 255)?;
+        key::check_text("entity", &self.entity_id, 1, 1024)?;
+        key::check_text("tenant", &self.tenant_id, 0, 255)?;
         if self.version < 1 {
             return Err(Error::invalid("version", "must be 1 or more"));
         }
@@ -186,7 +186,7 @@ impl Intent {
             ));
         }
         if let Some(ordering_key) = &self.ordering_key {
-            check_text("ordering_key", ordering_key, 1, 255)?;
+            key::check_text("ordering_key", ordering_key, 1, 255)?;
         }
         if let Some(endpoint) = &self.endpoint {
             endpoint::check_endpoint(endpoint)?;
@@ -355,19 +355,6 @@ pub(crate) fn check_operation(operation: &str) -> Result<()> {
         "operation",
         format!("{operation:?} must be 1 to 128 letters, digits or any of _ . / -"),
     ))
-}
-
-/// Checks a text that is part of a key: its length in characters, and that it has no NUL.
-pub(crate) fn check_text(field: &str, text: &str, min: usize, max: usize) -> Result<()> {
-    let length = if text.len() <= max { text.len() } else { text.chars().count() };
-    if length < min || length > max {
-        let why = format!("must have {min} to {max} characters, but has {length}");
-        return Err(Error::invalid(field, why));
-    }
-    if text.contains('\0') {
-        return Err(Error::invalid(field, "must not contain the NUL character"));
-    }
-    Ok(())
 }
 
 /// `now` plus a duration, within the range of times the file accepts.

@@ -115,6 +115,19 @@ pub(crate) fn wire_key(tenant: &str, operation: &str, key: &str) -> String {
     derived(operation, &text)
 }
 
+/// Checks a text that is part of a key: its length in characters, and that it has no NUL.
+pub(crate) fn check_text(field: &str, text: &str, min: usize, max: usize) -> Result<()> {
+    let length = if text.len() <= max { text.len() } else { text.chars().count() };
+    if length < min || length > max {
+        let why = format!("must have {min} to {max} characters, but has {length}");
+        return Err(Error::invalid(field, why));
+    }
+    if text.contains('\0') {
+        return Err(Error::invalid(field, "must not contain the NUL character"));
+    }
+    Ok(())
+}
+
 /// Whether a caller may bring this key.
 pub(crate) fn check_brought(operation: &str, key: &str) -> Result<()> {
     let refuse = |reason: String| Err(Error::invalid("idempotency_key", reason));

@@ -219,24 +219,6 @@ fn a_receipt_keeps_the_proof_and_no_secrets() {
 }
 
 #[test]
-fn only_the_origin_of_a_location_is_kept() {
-    for (url, expected) in [
-        ("https://a.example/x", Some("https://a.example")),
-        ("http://[::1]:80?q", Some("http://[::1]:80")),
-        ("https://u:p@w@a.example#f", Some("https://a.example")),
-        (r"https://a.example\@b.example/", Some("https://a.example")),
-        ("/charges/1", None),
-        ("//a.example/x", None),
-        ("https:///x", None),
-        ("/x?next=https://a.example", None),
-        ("https://a b/", None),
-        ("", None),
-    ] {
-        assert_eq!(origin(url).as_deref(), expected, "{url}");
-    }
-}
-
-#[test]
 fn a_body_that_was_cut_is_marked() {
     for end in [BodyEnd::Truncated, BodyEnd::Broken("reset".into())] {
         let mut answer = Answer { body_end: end, ..answer(200, &[], r#"{"id":"c"#) };

@@ -42,12 +42,10 @@ pub fn run(out: Out, outbox: &Outbox, args: &ListArgs, show_secrets: bool) -> Re
 
 /// Cuts an endpoint after its port: the path and the query may hold a credential.
 pub fn hide_path(entry: &mut Entry) {
-    let Some(endpoint) = &mut entry.endpoint else { return };
-    let host = endpoint.find("://").map_or(0, |at| at + 3);
-    let end = endpoint[host..].find(['/', '?', '#']).map(|at| host + at);
-    if let Some(end) = end.filter(|&end| end + 1 < endpoint.len()) {
-        endpoint.truncate(end);
-        endpoint.push_str("/…");
+    let Some(endpoint) = &entry.endpoint else { return };
+    let origin = entry.endpoint_origin().unwrap_or_default();
+    if endpoint.trim_end_matches('/') != origin {
+        entry.endpoint = Some(origin + "/…");
     }
 }
 
