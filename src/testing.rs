@@ -14,7 +14,8 @@ use crate::core::entry::{Entry, Filter};
 use crate::core::intent::Intent;
 use crate::core::millis;
 use crate::error::Result;
-use crate::handler::{Delivery, Lease};
+use crate::handler::Delivery;
+use crate::lease::Lease;
 use crate::outbox::Outbox;
 
 /// A clock that stands still until it is moved. Clones move together. Advancing it is time that
@@ -118,7 +119,7 @@ pub fn delivery(intent: &Intent) -> Result<DeliveryBuilder> {
         downstream: Downstream::Unprotected,
         facts: Facts { attempts: 1, tries: 1, ..Facts::default() },
         token: 1,
-        lookup: None,
+        downstream_id: None,
         lease: Arc::new(Lease::new(i64::MAX, Arc::clone(&clock))),
     };
     Ok(DeliveryBuilder { delivery, clock, lease: None })
