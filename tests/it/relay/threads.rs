@@ -462,6 +462,26 @@ fn a_drain_with_many_workers_ends_and_can_be_stopped() {
     assert_eq!(relay.drain().unwrap().attempts, 0);
 }
 
+/// A drain with one worker used to send all it had claimed before it looked whether to stop.
+#[test]
+fn a_drain_with_one_worker_gives_back_at_a_stop_what_it_has_not_begun() {
+    let world = World::new();
+    for n in 0..3 {
+        world.enqueue(&pay(&n.to_string()));
+    }
+    let (handler, begins, leave) = gated();
+    let relay = Arc::new(relay_with(&world, 1, handler));
+    let drains = Arc::clone(&relay);
+    let drain = std::thread::spawn(move || drains.drain().unwrap());
+    begins.recv_timeout(LONG).unwrap();
+    relay.stop_drain();
+    drop(leave);
+    assert_eq!(drain.join().unwrap().succeeded, 1);
+    assert_eq!(count(&world, Status::Pending), 2);
+    assert_eq!(relay.drain().unwrap().attempts, 2);
+    assert_eq!(relay.totals().succeeded, 3);
+}
+
 #[test]
 fn operations_that_are_not_named_wait_unless_there_is_a_default() {
     let world = World::new();
