@@ -64,9 +64,9 @@ fn meaning(sql: &str) -> Vec<Vec<String>> {
     let is_table = tokens.get(1).is_some_and(|word| word == "table");
     let open = tokens.iter().position(|token| token == "(");
     let (true, Some(open)) = (is_table, open) else { return vec![tokens] };
-    let mut depth = 0;
+    let mut depth = 1;
     let mut parts = vec![tokens[..open].to_vec(), Vec::new()];
-    for token in &tokens[open..] {
+    for token in &tokens[open + 1..] {
         match token.as_str() {
             "(" => depth += 1,
             ")" => depth -= 1,
