@@ -84,6 +84,19 @@ impl Inbox {
 
     /// The first result of a message whose handling is committed.
     ///
+    /// ```
+    /// use sqlite_outbox::{Error, Inbox, Outbox};
+    ///
+    /// # let folder = tempfile::tempdir().expect("a folder");
+    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
+    /// let inbox = Inbox::new(&outbox);
+    /// assert_eq!(inbox.seen("stripe", "evt_1")?, None);
+    /// let handle = |tx: &_| inbox.once(tx, "stripe", "evt_1", |_| Ok::<_, Error>("paid".into()));
+    /// outbox.transact(|tx| handle(tx))?;
+    /// assert_eq!(inbox.seen("stripe", "evt_1")?.as_deref(), Some("paid"));
+    /// # Ok::<(), sqlite_outbox::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Invalid`](crate::ErrorKind::Invalid) names the field; or the file cannot be read.
     pub fn seen(&self, source: &str, message_id: &str) -> Result<Option<String>> {
@@ -101,7 +114,7 @@ impl Inbox {
     /// The file cannot be written. What was forgotten before stays so.
     pub fn prune(&self, older_than: Duration) -> Result<u64> {
         let before = self.outbox.clock().now().saturating_sub(millis(older_than));
-        inbox::prune(&*self.outbox.store().connection()?, before)
+        inbox::prune(&*self.outbox.connection("prune")?, before)
     }
 }
 

@@ -6,6 +6,19 @@ use super::word::words;
 use crate::error::{Error, Result};
 
 /// How the delays between tries grow.
+///
+/// ```
+/// use std::time::Duration;
+/// use sqlite_outbox::{Backoff, Jitter};
+///
+/// let gentle = Backoff::Exponential {
+///     base: Duration::from_secs(5),
+///     cap: Duration::from_secs(600),
+///     jitter: Jitter::Equal,
+/// };
+/// let published = Backoff::Schedule([5, 60, 900].map(Duration::from_secs).into());
+/// # assert_ne!(gentle, published);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backoff {

@@ -41,6 +41,12 @@ pub struct Intent {
 
 impl Intent {
     /// An intent of this kind of action on this business object.
+    ///
+    /// ```
+    /// use sqlite_outbox::Intent;
+    ///
+    /// let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada"}));
+    /// ```
     pub fn new(operation: impl Into<String>, entity: impl Into<String>) -> Self {
         Self {
             operation: operation.into(),
@@ -70,6 +76,14 @@ impl Intent {
 
     /// The version of this action on this entity, from 1. The same action with other arguments
     /// needs the next version; without it, enqueueing is refused as a conflict. Defaults to 1.
+    ///
+    /// ```
+    /// use sqlite_outbox::Intent;
+    ///
+    /// let corrected = Intent::new("mail.send", "order-42")
+    ///     .version(2)
+    ///     .args(serde_json::json!({"to": "grace"}));
+    /// ```
     #[must_use]
     pub fn version(mut self, version: i64) -> Self {
         self.version = version;
@@ -99,6 +113,15 @@ impl Intent {
     }
 
     /// The body that is sent, byte for byte. Defaults to the arguments.
+    ///
+    /// ```
+    /// use sqlite_outbox::Intent;
+    ///
+    /// let form = Intent::new("sms.send", "text-7")
+    ///     .args(serde_json::json!({"to": "+15550100"})) // makes the key
+    ///     .content_type("application/x-www-form-urlencoded")
+    ///     .payload("to=%2B15550100&text=hello");
+    /// ```
     #[must_use]
     pub fn payload(mut self, payload: impl Into<String>) -> Self {
         self.payload = Some(payload.into());
@@ -137,6 +160,14 @@ impl Intent {
 
     /// Intents of one tenant with the same ordering key go out one after the other, in the order
     /// they were enqueued. Defaults to none: no order.
+    ///
+    /// ```
+    /// use sqlite_outbox::Intent;
+    ///
+    /// let [first, second] = ["open", "close"].map(|step| {
+    ///     Intent::new("account.sync", step).ordering_key("account-7")
+    /// });
+    /// ```
     #[must_use]
     pub fn ordering_key(mut self, key: impl Into<String>) -> Self {
         self.ordering_key = Some(key.into());

@@ -1,6 +1,8 @@
 //! The facade for callers: enqueue in a transaction, look at what became of it, act on it.
 
+mod builder;
 mod operator;
+mod verbs;
 mod wait;
 
 use std::cell::RefCell;
@@ -11,20 +13,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
-use crate::clock::{Clock, SystemClock};
-use crate::core::actor::Actor;
+pub use self::builder::OutboxBuilder;
+use crate::clock::Clock;
 use crate::core::entry::{Entry, Filter};
-use crate::core::header::check_name;
-use crate::core::intent::{Intent, Prepared, check_operation};
-use crate::core::outcome::Receipt;
-use crate::core::status::Status;
+use crate::core::intent::{Intent, Prepared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::store::query::read;
 use crate::store::tables::audit;
-use crate::store::verbs::revise::{self, Revised};
-use crate::store::verbs::{enqueue, resolve, withdraw};
-use crate::store::{self, Enqueued, Store, savepoint};
+use crate::store::verbs::enqueue;
+use crate::store::{self, Enqueued, PooledConnection, Store, savepoint};
 
 /// The outbox in one SQLite file. Cheap to clone; clones share their connections.
 ///
@@ -66,83 +64,6 @@ struct Inner {
     operations: Option<Vec<String>>,
 }
 
-/// Options for opening an [`Outbox`].
-#[derive(Debug)]
-pub struct OutboxBuilder {
-    create: bool,
-    migrate: bool,
-    clock: Arc<dyn Clock>,
-    operations: Option<Vec<String>>,
-    audit_headers: Option<(String, String)>,
-}
-
-impl OutboxBuilder {
-    /// Whether a file that does not exist is created, and the tables in a file that has none.
-    /// Defaults to yes.
-    #[must_use]
-    pub fn create(mut self, create: bool) -> Self {
-        self.create = create;
-        self
-    }
-
-    /// Whether the tables of an earlier build are migrated to this one's. Relays of the earlier build
-    /// stop then, and opening waits up to 75 s for what they have in flight. Defaults to yes; where
-    /// it is no, an older file is refused, so that merely looking at a file never changes it.
-    #[must_use]
-    pub fn migrate(mut self, migrate: bool) -> Self {
-        self.migrate = migrate;
-        self
-    }
-
-    /// The clock that stamps intents and times relays. Defaults to [`SystemClock`].
-    #[must_use]
-    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
-        self.clock = Arc::new(clock);
-        self
-    }
-
-    /// The only operations that may be enqueued through this outbox, so that a misspelt name is
-    /// refused instead of waiting for a relay that never comes. Defaults to any.
-    #[must_use]
-    pub fn operations(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.operations = Some(names.into_iter().map(Into::into).collect());
-        self
-    }
-
-    /// Which headers of an intent say which run of an agent, and which version of a tool, asked for
-    /// it. Their values are the only ones that go into the audit trail. Stored in the file, for
-    /// everybody who writes to it. Defaults to what is stored, else to `x-agent-run` and
-    /// `x-tool-version`.
-    #[must_use]
-    pub fn audit_headers(mut self, agent_run: &str, tool_version: &str) -> Self {
-        self.audit_headers = Some((agent_run.to_owned(), tool_version.to_owned()));
-        self
-    }
-
-    /// Opens the outbox in this file, and creates its tables or migrates those of an earlier build.
-    ///
-    /// # Errors
-    /// The file cannot be opened, is not a database, is read-only, has a newer schema, or uses one
-    /// of the outbox's table names for something else; [`Busy`](crate::ErrorKind::Busy) where it must
-    /// be migrated and a living relay of the earlier build still has intents in flight; or the name of
-    /// an operation or a header is not valid.
-    pub fn open(self, path: impl AsRef<Path>) -> Result<Outbox> {
-        self.operations.iter().flatten().try_for_each(|name| check_operation(name))?;
-        if let Some((agent_run, tool_version)) = &self.audit_headers {
-            check_name(agent_run)
-                .and_then(|()| check_name(tool_version))
-                .map_err(|error| error.context("audit_headers"))?;
-        }
-        let store = Store::open(path.as_ref(), self.create, self.migrate)?;
-        if let Some((agent_run, tool_version)) = &self.audit_headers {
-            audit::name_headers(&*store.connection()?, agent_run, tool_version)?;
-        }
-        let (clock, operations) = (self.clock, self.operations);
-        let inner = Inner { store, clock, wakers: Mutex::default(), operations };
-        Ok(Outbox { inner: Arc::new(inner) })
-    }
-}
-
 thread_local! {
     /// The files on which this thread is inside [`Outbox::transact`], innermost last.
     static IN_TRANSACT: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
@@ -154,6 +75,16 @@ impl Outbox {
 
     /// Opens the outbox in the application's file; creates the file and the tables as needed.
     ///
+    /// ```
+    /// use sqlite_outbox::Outbox;
+    ///
+    /// # let folder = tempfile::tempdir().expect("a folder");
+    /// # let file = folder.path().join("app.db");
+    /// let outbox = Outbox::open(&file)?;
+    /// assert!(outbox.stats()?.is_empty());
+    /// # Ok::<(), sqlite_outbox::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// See [`OutboxBuilder::open`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
@@ -161,14 +92,18 @@ impl Outbox {
     }
 
     /// Options for opening.
+    ///
+    /// ```
+    /// use sqlite_outbox::Outbox;
+    ///
+    /// # let folder = tempfile::tempdir().expect("a folder");
+    /// # let file = folder.path().join("app.db");
+    /// let outbox = Outbox::builder().operations(["mail.send", "stripe.charge"]).open(&file)?;
+    /// # drop(outbox);
+    /// # Ok::<(), sqlite_outbox::Error>(())
+    /// ```
     pub fn builder() -> OutboxBuilder {
-        OutboxBuilder {
-            create: true,
-            migrate: true,
-            clock: Arc::new(SystemClock),
-            operations: None,
-            audit_headers: None,
-        }
+        OutboxBuilder::new()
     }
 
     /// Writes an intent in the caller's open transaction or savepoint: it exists exactly when
@@ -177,6 +112,19 @@ impl Outbox {
     /// Asking again for the same action returns [`Enqueued::Existing`] with its status and
     /// receipt and writes nothing. Begin the transaction with `IMMEDIATE` where it reads before
     /// it writes, or SQLite may refuse the first write as busy without waiting.
+    ///
+    /// ```
+    /// use sqlite_outbox::{Intent, Outbox};
+    ///
+    /// # let folder = tempfile::tempdir().expect("a folder");
+    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
+    /// let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada"}));
+    /// let enqueue = || outbox.transact(|tx| outbox.enqueue(tx, &mail));
+    /// let (first, again) = (enqueue()?, enqueue()?);
+    /// assert!(first.is_new() && !again.is_new());
+    /// assert_eq!(first.id(), again.id(), "the same action is one intent");
+    /// # Ok::<(), sqlite_outbox::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Invalid`](crate::ErrorKind::Invalid) names the field. [`Conflict`](crate::ErrorKind::Conflict): the key
@@ -213,6 +161,20 @@ impl Outbox {
     /// returns `Ok`, and wakes the relays of this process. The transaction is `IMMEDIATE` and
     /// durable once this returns.
     ///
+    /// ```
+    /// use sqlite_outbox::{Error, Intent, Outbox};
+    ///
+    /// # let folder = tempfile::tempdir().expect("a folder");
+    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
+    /// let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada"}));
+    /// let id = outbox.transact(|tx| {
+    ///     tx.execute_batch("CREATE TABLE orders (id TEXT); INSERT INTO orders VALUES ('order-42')")?;
+    ///     Ok::<_, Error>(outbox.enqueue(tx, &mail)?.id())
+    /// })?;
+    /// # assert_eq!(id, 1);
+    /// # Ok::<(), sqlite_outbox::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// What `f` returns, after a rollback; or that the transaction cannot begin or commit.
     /// [`Busy`](crate::ErrorKind::Busy) at once where this thread is inside `transact` on this file
@@ -221,12 +183,7 @@ impl Outbox {
         &self,
         f: impl FnOnce(&Transaction<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
-        if IN_TRANSACT.with_borrow(|files| files.iter().any(|file| file == self.path())) {
-            let text = "transact was called inside transact: this thread holds the write lock already; \
-                        use the transaction that the outer call was given";
-            return Err(Error::new(ErrorKind::Busy, text).into());
-        }
-        let mut conn = self.inner.store.connection()?;
+        let mut conn = self.connection("transact")?;
         let tx = conn
             .transaction_with_behavior(TransactionBehavior::Immediate)
             .map_err(|error| Error::from(error).context("the transaction cannot begin"))?;
@@ -249,6 +206,19 @@ impl Outbox {
     }
 
     /// One intent with its receipt, by row id.
+    ///
+    /// ```
+    /// use sqlite_outbox::{Intent, Outbox, Status};
+    ///
+    /// # let folder = tempfile::tempdir().expect("a folder");
+    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
+    /// # let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada"}));
+    /// # let id = outbox.transact(|tx| outbox.enqueue(tx, &mail))?.id();
+    /// let entry = outbox.entry(id)?.expect("it was enqueued");
+    /// assert_eq!((entry.status, entry.attempts), (Status::Pending, 0));
+    /// assert_eq!(outbox.entry(999)?, None);
+    /// # Ok::<(), sqlite_outbox::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The file cannot be read.
@@ -283,109 +253,27 @@ impl Outbox {
     /// Events of all intents in the order of commits: those behind a position and not before a time
     /// in UTC milliseconds, at most so many. Asking again behind the last one follows the stream.
     ///
+    /// ```
+    /// use sqlite_outbox::Outbox;
+    ///
+    /// # let folder = tempfile::tempdir().expect("a folder");
+    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
+    /// let mut after = 0;
+    /// loop {
+    ///     let page = outbox.events(after, 0, 100)?;
+    ///     let Some(last) = page.last() else { break };
+    ///     after = last.position;
+    ///     for event in &page {
+    ///         println!("intent {}: {} -> {}", event.outbox_id, event.from_status, event.status);
+    ///     }
+    /// }
+    /// # Ok::<(), sqlite_outbox::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// The file cannot be read.
     pub fn events(&self, after: i64, since: i64, limit: usize) -> Result<Vec<Event>> {
         audit::stream(&*self.inner.store.reader()?, after, since, limit)
-    }
-
-    /// Withdraws an intent in the caller's open transaction, if it surely was not applied.
-    ///
-    /// # Errors
-    /// [`NotFound`](crate::ErrorKind::NotFound); [`TooLate`](crate::ErrorKind::TooLate) where it is
-    /// being sent, may have been applied, or is settled; [`Refused`](crate::ErrorKind::Refused) where
-    /// a person must resolve it first; and as [`enqueue`](Self::enqueue) for the connection.
-    pub fn cancel(&self, conn: &Connection, id: i64, actor: impl Into<Actor>) -> Result<()> {
-        self.check(conn)?;
-        withdraw::cancel(conn, id, &actor.into(), self.now())
-    }
-
-    /// Withdraws an intent as [`cancel`](Self::cancel) does; or, where it is too late for that, sees
-    /// to it that it is not tried again. An attempt on the way is not stopped: if it succeeds, the
-    /// intent is succeeded; if it was surely not applied, cancelled; if nobody knows, unknown.
-    /// Returns where it stands now: `Cancelled` if it was withdrawn.
-    ///
-    /// # Errors
-    /// As [`cancel`](Self::cancel), but for an intent that is being sent or in doubt.
-    pub fn request_cancel(
-        &self,
-        conn: &Connection,
-        id: i64,
-        actor: impl Into<Actor>,
-    ) -> Result<Status> {
-        self.check(conn)?;
-        withdraw::request_cancel(conn, id, &actor.into(), self.now())
-    }
-
-    /// Replaces an intent by its next version in the caller's open transaction, if it surely was not
-    /// applied and is still the version the caller believes it to be. The new version has its own
-    /// key and the old one's place in the order; the old one is cancelled. The version of `intent` is
-    /// set to `expected_version + 1`, and an ordering key that it leaves out is taken over.
-    ///
-    /// The same revision again returns [`Enqueued::Existing`].
-    ///
-    /// # Errors
-    /// [`TooLate`](crate::ErrorKind::TooLate) where the intent is being sent, may have been applied, is
-    /// settled, or was revised otherwise: nothing is changed then.
-    /// [`Refused`](crate::ErrorKind::Refused) where it is another version, or a person must resolve it
-    /// first. [`Invalid`](crate::ErrorKind::Invalid) where tenant, operation, entity or ordering key
-    /// differ. Otherwise as [`enqueue`](Self::enqueue).
-    pub fn revise(
-        &self,
-        conn: &Connection,
-        id: i64,
-        expected_version: i64,
-        intent: &Intent,
-        actor: impl Into<Actor>,
-    ) -> Result<Enqueued> {
-        self.check(conn)?;
-        let now = self.now();
-        let revised = Revised::find(conn, id, expected_version, now)?;
-        let next = revised.next(intent);
-        let prepared = self.prepare(&next, now)?;
-        revise::revise(conn, &revised, &prepared, &actor.into(), now)
-    }
-
-    /// Settles an intent as succeeded in the caller's open transaction, in whatever unsettled status it
-    /// is, because the provider's own record says that it was applied: in a webhook, or in an import.
-    /// `key` is the stored key. An attempt on the way cannot overwrite it.
-    ///
-    /// Returns what this put on record, or `None` where it was known. A second id of an intent is a
-    /// [`DuplicateEffect`](crate::EventKind::DuplicateEffect): it was carried out twice. Where the
-    /// operation [binds ids](crate::Operation::binds_ids), one that belongs to another intent leaves
-    /// this one for review.
-    ///
-    /// # Errors
-    /// [`NotFound`](crate::ErrorKind::NotFound) where no intent has this key;
-    /// [`Invalid`](crate::ErrorKind::Invalid) where the id is empty or longer than 1024 bytes; and as
-    /// [`enqueue`](Self::enqueue) for the connection.
-    pub fn confirm(
-        &self,
-        conn: &Connection,
-        (tenant, key): (&str, &str),
-        receipt: &Receipt,
-        actor: impl Into<Actor>,
-    ) -> Result<Option<Event>> {
-        self.check(conn)?;
-        resolve::confirm(conn, (tenant, key), receipt, &actor.into(), self.now())
-    }
-
-    /// Gives an intent the id of its effect up front, in the caller's open transaction: where the
-    /// client chooses the id. A look-up can ask for it, and no other intent can have it.
-    ///
-    /// # Errors
-    /// [`Conflict`](crate::ErrorKind::Conflict) where another intent has the id, or this one has
-    /// another; [`TooLate`](crate::ErrorKind::TooLate) where it is settled; otherwise as
-    /// [`confirm`](Self::confirm).
-    pub fn bind(
-        &self,
-        conn: &Connection,
-        id: i64,
-        downstream_id: &str,
-        actor: impl Into<Actor>,
-    ) -> Result<()> {
-        self.check(conn)?;
-        resolve::bind(conn, id, downstream_id, &actor.into(), self.now())
     }
 
     /// The file, as SQLite resolves its name.
@@ -396,6 +284,19 @@ impl Outbox {
     /// The id that was given to this database when its outbox was created.
     pub fn database_id(&self) -> &str {
         self.inner.store.database_id()
+    }
+
+    /// A connection for a transaction of the outbox's own, which this thread could only wait for in
+    /// vain while it is inside [`transact`](Self::transact) on this file.
+    pub(crate) fn connection(&self, verb: &str) -> Result<PooledConnection> {
+        if IN_TRANSACT.with_borrow(|files| files.iter().any(|file| file == self.path())) {
+            let text = format!(
+                "{verb} was called inside transact: this thread holds the write lock already; use the \
+                 transaction that the outer call was given, or call {verb} after it"
+            );
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
+        self.inner.store.connection()
     }
 
     pub(crate) fn store(&self) -> &Store {

@@ -42,6 +42,19 @@ impl Outbox {
     /// The claim asks the same questions of the same figures; whether a relay runs at all, and how
     /// busy its workers are, is not in the file.
     ///
+    /// ```
+    /// use sqlite_outbox::{Intent, Outbox};
+    ///
+    /// # let folder = tempfile::tempdir().expect("a folder");
+    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
+    /// # let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada"}));
+    /// # let id = outbox.transact(|tx| outbox.enqueue(tx, &mail))?.id();
+    /// let (rule, text) = outbox.why(id, None)?;
+    /// assert_eq!(rule, "not_registered");
+    /// println!("{text}");
+    /// # Ok::<(), sqlite_outbox::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`NotFound`](crate::ErrorKind::NotFound), or the file cannot be read.
     pub fn why(&self, id: i64, shard: Option<Shard>) -> Result<(&'static str, String)> {
@@ -62,7 +75,7 @@ impl Outbox {
     ) -> Result<()> {
         let now = self.now();
         let until = length.map(|length| now.saturating_add(millis(length)));
-        pause::pause(&mut *self.inner.store.connection()?, operation, until, &actor.into(), now)
+        pause::pause(&mut *self.connection("pause")?, operation, until, &actor.into(), now)
     }
 
     /// Ends a pause of any kind: by a person, by refused credentials, or by the breaker. Returns
@@ -71,7 +84,7 @@ impl Outbox {
     /// # Errors
     /// [`NotFound`](crate::ErrorKind::NotFound) where no relay has registered the operation.
     pub fn resume(&self, operation: &str, actor: impl Into<Actor>) -> Result<bool> {
-        let mut conn = self.inner.store.connection()?;
+        let mut conn = self.connection("resume")?;
         let was_paused = pause::resume(&mut conn, operation, &actor.into(), self.now())?;
         self.wake();
         Ok(was_paused)
@@ -80,11 +93,28 @@ impl Outbox {
     /// Gives one dead intent, or one that needs review and is safe to repeat, another round: the
     /// same row, the same key, a fresh budget. `actor` and `reason` go into its audit trail.
     ///
+    /// ```
+    /// use sqlite_outbox::{Intent, Outbox, Status};
+    /// # use sqlite_outbox::{Delivery, Downstream, Failure, Operation, Outcome, Relay};
+    ///
+    /// # let folder = tempfile::tempdir().expect("a folder");
+    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
+    /// # let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada"}));
+    /// # let id = outbox.transact(|tx| outbox.enqueue(tx, &mail))?.id();
+    /// # let send = |_: &Delivery| Outcome::Rejected(Failure::new("permanent", "no"));
+    /// # let operation = Operation::new(Downstream::Unprotected, send);
+    /// # Relay::builder(&outbox).operation("mail.send", operation).build()?.drain()?;
+    /// assert_eq!(outbox.entry(id)?.expect("it was enqueued").status, Status::Dead);
+    /// outbox.replay(id, "ada")?;
+    /// assert_eq!(outbox.entry(id)?.expect("it was enqueued").status, Status::Pending);
+    /// # Ok::<(), sqlite_outbox::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`NotFound`](crate::ErrorKind::NotFound), or [`Refused`](crate::ErrorKind::Refused) where the status or
     /// the downstream's contract does not allow it.
     pub fn replay(&self, id: i64, actor: impl Into<Actor>) -> Result<()> {
-        replay::replay_one(&mut *self.inner.store.connection()?, id, &actor.into(), self.now())?;
+        replay::replay_one(&mut *self.connection("replay")?, id, &actor.into(), self.now())?;
         self.wake();
         Ok(())
     }
@@ -101,7 +131,7 @@ impl Outbox {
         dry_run: bool,
     ) -> Result<Vec<(i64, Result<()>)>> {
         let (actor, now) = (actor.into(), self.now());
-        let mut conn = self.inner.store.connection()?;
+        let mut conn = self.connection("replay_all")?;
         let report = replay::replay(&mut conn, filter, &actor, now, dry_run)?;
         self.wake();
         Ok(report)
@@ -110,6 +140,23 @@ impl Outbox {
     /// Says what a person found out about an intent that is unknown or needs review: it was applied,
     /// it was not and is sent again, or it is given up. What is dead can be resolved as applied, and
     /// what was given up in doubt also as not applied. Returns where it stands then.
+    ///
+    /// ```
+    /// use sqlite_outbox::{Intent, Outbox, Resolution, Status};
+    /// # use sqlite_outbox::{Delivery, Downstream, Failure, Operation, Outcome, Relay};
+    ///
+    /// # let folder = tempfile::tempdir().expect("a folder");
+    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
+    /// # let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada"}));
+    /// # let id = outbox.transact(|tx| outbox.enqueue(tx, &mail))?.id();
+    /// # let send = |_: &Delivery| Outcome::MaybeSent(Failure::new("timeout", "no"));
+    /// # let operation = Operation::new(Downstream::Unprotected, send);
+    /// # Relay::builder(&outbox).operation("mail.send", operation).build()?.drain()?;
+    /// assert_eq!(outbox.entry(id)?.expect("it was enqueued").status, Status::NeedsReview);
+    /// let applied = Resolution::Applied { downstream_id: Some("msg_1".into()) };
+    /// assert_eq!(outbox.resolve(id, &applied, "ada")?, Status::Succeeded);
+    /// # Ok::<(), sqlite_outbox::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`NotFound`](crate::ErrorKind::NotFound). [`Refused`](crate::ErrorKind::Refused) where the status
@@ -123,7 +170,7 @@ impl Outbox {
     ) -> Result<Status> {
         let is_alive = |owner: &str| liveness::is_alive(self.path(), owner);
         let (actor, now) = (actor.into(), self.now());
-        let mut conn = self.inner.store.connection()?;
+        let mut conn = self.connection("resolve")?;
         let status = resolve::resolve(&mut conn, id, resolution, &actor, &is_alive, now)?;
         self.wake();
         Ok(status)

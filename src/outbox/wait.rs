@@ -16,6 +16,26 @@ impl Outbox {
     /// stands then, or when the time is over. A relay may be in another process: the file is looked
     /// at no more often than a relay does, once in 1 to 20 ms.
     ///
+    /// ```
+    /// use std::time::Duration;
+    /// use sqlite_outbox::{Intent, Outbox, Status};
+    /// # use sqlite_outbox::{Delivery, Downstream, Operation, Outcome, Receipt, Relay};
+    ///
+    /// # let folder = tempfile::tempdir().expect("a folder");
+    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
+    /// # let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada"}));
+    /// # let id = outbox.transact(|tx| outbox.enqueue(tx, &mail))?.id();
+    /// # let send = |_: &Delivery| Outcome::Succeeded(Receipt::new().downstream_id("msg_1"));
+    /// # let operation = Operation::new(Downstream::Unprotected, send);
+    /// # Relay::builder(&outbox).operation("mail.send", operation).build()?.drain()?;
+    /// let entry = outbox.wait(id, Duration::from_secs(10))?;
+    /// match entry.status {
+    ///     Status::Succeeded => println!("sent as {:?}", entry.downstream_id),
+    ///     status => println!("not yet, or a person must look: {status}"),
+    /// }
+    /// # Ok::<(), sqlite_outbox::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`NotFound`](crate::ErrorKind::NotFound); the calling thread is inside
     /// [`transact`](Self::transact), so that what it waits for could not happen; or the file cannot
