@@ -31,6 +31,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("sending what is in {db}; press Enter to stop");
     std::io::stdin().read_line(&mut String::new())?;
     let report = relay.shutdown(Duration::from_secs(10))?; // finishes what is on the way
-    println!("{} still on the way", report.left);
+    println!("{} succeeded, {} left", report.totals.succeeded, report.left);
     Ok(())
 }

@@ -36,9 +36,10 @@
 //!
 //! # The promise
 //!
-//! No intent is lost, none is sent before it is durable, none that may have been applied is sent again
-//! by itself to a downstream that cannot deduplicate, and no outcome is guessed. The README lists how each is kept, what is not
-//! promised, and the plain-SQL contract for other languages.
+//! No intent is lost, none is sent before it is durable, none that may have been applied is
+//! automatically sent again to a downstream that cannot deduplicate, and no outcome is guessed. The
+//! [`guide`] lists how each is kept, what is not promised, and the plain-SQL contract for other
+//! languages.
 //!
 //! # Where to look
 //!
