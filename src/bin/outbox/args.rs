@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use sqlite_outbox::{Actor, EventKind, Shard, Status};
 
-use crate::ui::input::{self, parse, parse_duration, parse_since};
+use crate::ui::input::{given, parse, parse_duration, parse_since};
 
 /// A minimal configuration, shown by `relay --help`.
 const RELAY_TOML: &str = r#"A minimal relay.toml (docs/relay-toml.md lists every key):
@@ -210,16 +210,6 @@ pub struct RelayArgs {
     pub grace: Duration,
 }
 
-impl ActorArgs {
-    pub fn actor(&self) -> Actor {
-        let actor = Actor::new(input::actor(self.actor.as_deref()));
-        match &self.reason {
-            Some(reason) => actor.reason(reason),
-            None => actor,
-        }
-    }
-}
-
 /// Who acts, and why.
 #[derive(Debug, Args)]
 pub struct ActorArgs {
@@ -229,6 +219,14 @@ pub struct ActorArgs {
     /// Who, for the audit trail; defaults to $USER
     #[arg(long, value_name = "NAME")]
     pub actor: Option<String>,
+}
+
+impl ActorArgs {
+    pub fn actor(&self) -> Actor {
+        let user = || std::env::var("USER").ok().filter(|user| !user.is_empty());
+        let name = self.actor.clone().or_else(user).unwrap_or_else(|| "cli".into());
+        given(Actor::new(name), self.reason.as_deref(), Actor::reason)
+    }
 }
 
 /// Which intents are meant.
@@ -329,9 +327,8 @@ pub struct ConfirmArgs {
     /// The JSON lines; standard input if no file is named, or for -
     #[arg(value_name = "FILE")]
     pub file: Option<String>,
-    /// Who, for the audit trail; defaults to $USER
-    #[arg(long, value_name = "NAME")]
-    pub actor: Option<String>,
+    #[command(flatten)]
+    pub by: ActorArgs,
 }
 
 /// Intents by id, and who does something about them.

@@ -6,11 +6,10 @@ use std::io::{BufRead, BufReader, Read};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sqlite_outbox::{ErrorKind, Event, EventKind, Outbox, Receipt, Status};
+use sqlite_outbox::{Actor, ErrorKind, Event, EventKind, Outbox, Receipt, Status};
 
 use crate::args::ConfirmArgs;
 use crate::ui::failure::{Failure, REFUSED, Result, USAGE, is_of_this_intent};
-use crate::ui::input;
 use crate::ui::output::{Out, escape, note};
 
 /// A line of JSON. The members are checked one by one, so that a complaint names its member and
@@ -64,7 +63,7 @@ struct Summary {
 
 pub fn run(out: Out, outbox: &Outbox, args: &ConfirmArgs) -> Result<()> {
     let (name, mut source) = open(args.file.as_deref())?;
-    let actor = input::actor(args.actor.as_deref());
+    let actor = args.by.actor();
     let mut summary = Summary { is_any_malformed: false, is_any_open: false, said: Ok(()) };
     let failed = |error| Failure::failed(format!("{name}: {error}"));
     let (mut bytes, mut line) = (Vec::new(), 0);
@@ -161,7 +160,7 @@ fn confirm<'a>(
     outbox: &Outbox,
     line: usize,
     confirmation: &'a Confirmation,
-    actor: &str,
+    actor: &Actor,
 ) -> Result<Answer<'a>> {
     let Confirmation { tenant, key, receipt } = confirmation;
     let mut answer = Answer { idempotency_key: Some(key), ..Answer::new(line, "known") };

@@ -66,12 +66,6 @@ fn read(flag: &str, from: &str, source: impl Read, max: u64) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| fail("not UTF-8"))
 }
 
-/// The name of the actor, for the audit trail.
-pub fn actor(given: Option<&str>) -> String {
-    let user = || std::env::var("USER").ok().filter(|user| !user.is_empty());
-    given.map(str::to_owned).or_else(user).unwrap_or_else(|| "cli".into())
-}
-
 /// The target with `value` set, or unchanged where no value is given.
 pub fn given<T, V>(target: T, value: Option<V>, set: impl FnOnce(T, V) -> T) -> T {
     match value {
