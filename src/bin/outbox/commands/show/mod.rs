@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use sqlite_outbox::{Entry, Event, OnDead, Outbox, Receipt, StoredContract};
 
-use self::advice::next_step;
+use self::advice::Case;
 use crate::args::ShowArgs;
 use crate::commands::list::hide_path;
 use crate::ui::failure::{Failure, Result};
@@ -35,7 +35,7 @@ pub fn run(out: Out, outbox: &Outbox, args: &ShowArgs, show_secrets: bool) -> Re
     let events = outbox.audit(entry.id)?;
     let known = outbox.operations()?;
     let contract = known.iter().find(|known| known.operation == entry.operation);
-    let next_step = next_step(outbox, &entry, &events, contract)?;
+    let next_step = Case { outbox, entry: &entry, events: &events, contract }.next_step()?;
     if out.is_json() {
         return out.json(&Story {
             entry: &entry,
