@@ -155,7 +155,7 @@ fn an_id_of_another_intent_is_refused() {
     for entity in ["a", "b"] {
         desk.lost(&downstream, entity, &[]);
     }
-    desk.sql("UPDATE outbox_operation SET binds = 'create'");
+    desk.sql("UPDATE outbox_operation SET binds_ids = 1");
     assert_eq!(desk.json(&["operations"])[0]["binds_ids"], true);
     assert!(desk.ok(&["operations"]).contains("bound"));
     desk.ok(&["resolve", "1", "--applied", "--downstream-id", "msg_1"]);
