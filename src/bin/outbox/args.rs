@@ -172,15 +172,15 @@ pub struct EnqueueArgs {
     /// How long the intent is of use, such as 1h; it is not sent after that
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, allow_hyphen_values = true)]
     pub expires_in: Option<Duration>,
-    /// What the intent costs, in the units of the operation's budgets
+    /// The cost of the intent, in the units of the operation's budgets
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub cost: u64,
 }
 
 #[derive(Debug, Args)]
 pub struct RelayArgs {
-    /// What to send where and how, as below; without it, the operations that the file knows are
-    /// sent to the endpoints that their intents name
+    /// A file that says what to send where and how, as below; without it, the operations that the
+    /// database file knows are sent to the endpoints that their intents name
     #[arg(long, value_name = "FILE")]
     pub config: Option<String>,
     /// Number of threads that send
@@ -210,7 +210,7 @@ pub struct RelayArgs {
     pub grace: Duration,
 }
 
-/// Who acts, and why.
+/// The actor and the reason of an action.
 #[derive(Debug, Args)]
 pub struct ActorArgs {
     /// Why, for the audit trail
@@ -271,13 +271,15 @@ pub struct ShowArgs {
     pub tenant: Option<String>,
 }
 
+/// Flags that choose intents where no ids are given.
+const FILTERS: [&str; 7] = ["status", "operation", "tenant", "entity", "since", "limit", "all"];
+
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
     /// The intents' ids
-    #[arg(value_name = "ID")]
-    #[arg(conflicts_with_all = ["status", "operation", "tenant", "entity", "since", "limit", "all"])]
+    #[arg(value_name = "ID", conflicts_with_all = FILTERS)]
     pub ids: Vec<i64>,
-    /// Which intents, where no ids are given; only dead ones unless --status says otherwise
+    /// Conditions instead of ids; only dead intents unless --status says otherwise
     #[command(flatten)]
     pub filter: FilterArgs,
     /// Replay at most so many
@@ -307,7 +309,7 @@ pub struct ResolveArgs {
     pub by: ActorArgs,
 }
 
-/// What was found out.
+/// The finding of a person.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct FindingArgs {

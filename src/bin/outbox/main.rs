@@ -70,7 +70,7 @@ fn dispatch(cli: Cli, is_db_named: bool) -> Result<()> {
     }
 }
 
-/// What a command may do to the file before its own work.
+/// The access that a command needs to the file before its own work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
     /// Only read an outbox of this build: a file of an earlier one is left as it is.

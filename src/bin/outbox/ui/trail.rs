@@ -8,7 +8,7 @@ use sqlite_outbox::{Entry, Event, EventKind, Status};
 
 use crate::ui::output::{duration, escape, time};
 
-/// One event on one line, with its position for `--after`.
+/// An event on one line, with its position for `--after`.
 pub fn line(event: &Event) -> String {
     let mut text = format!(
         "{}  #{}  intent {} ({})  {}",

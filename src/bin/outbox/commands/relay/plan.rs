@@ -176,7 +176,7 @@ fn as_stored(stored: StoredContract, http: Http) -> Operation {
     }
 }
 
-/// One table of the configuration.
+/// A table of the configuration.
 struct Place<'a> {
     source: &'a Source,
     path: Vec<&'a str>,
