@@ -153,8 +153,11 @@ fn the_guides_configuration_is_accepted_and_names_every_key() {
 #[test]
 fn relay_toml_quotes_the_key_and_sends_urgent_operations_first() {
     let (desk, downstream) = (Desk::new(), Downstream::start());
-    for (operation, key) in [("bulk", "k1"), ("bulk", "k2"), ("urgent", "k3")] {
-        desk.ok(&["enqueue", operation, "--entity", key, "--key", key]);
+    // More rows than are claimed ahead of one worker: those of `bulk` must not fill the gaps.
+    for (operation, keys) in [("bulk", ["a", "b", "c", "d"]), ("urgent", ["e", "f", "g", "h"])] {
+        for key in keys {
+            desk.ok(&["enqueue", operation, "--entity", key, "--key", key]);
+        }
     }
     let operation = |name: &str, more: &str| {
         let url = downstream.url("/ok");
@@ -162,13 +165,15 @@ fn relay_toml_quotes_the_key_and_sends_urgent_operations_first() {
             "[operations.{name}]\nendpoint = \"{url}\"\ndownstream = \"deduplicates\"\n{more}\n"
         )
     };
-    let text = "[relay]\nworkers = 1\nbatch = 1\n".to_owned()
+    let text = "[relay]\nworkers = 1\nbatch = 100\n".to_owned()
         + &operation("bulk", "priority = -1")
         + &operation("urgent", "priority = 10\nquoted_key = true");
     desk.ok(&["relay", "--drain", "--config", &desk.file("relay.toml", &text)]);
     let requests = downstream.requests();
     let keys: Vec<_> = requests.iter().map(|r| r.header("idempotency-key").unwrap()).collect();
-    assert_eq!(keys, ["\"k3\"", "k1", "k2"]);
+    let (urgent, bulk) = keys.split_at(4);
+    assert_eq!(urgent[..3], ["\"e\"", "\"f\"", "\"g\""], "{keys:?}");
+    assert_eq!(bulk[1..], ["b", "c", "d"], "{keys:?}");
 }
 
 /// A command that is running; it is not left behind when a test fails.

@@ -51,12 +51,12 @@ pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
             quoted(&line.operation)
         ))?;
     }
-    let pauses = stats.iter().filter_map(paused).filter_map(|known| {
+    let sentences = stats.iter().filter_map(paused).filter_map(|known| {
         Some(format!("{} is paused {}", escape(&known.operation), escape(&known.pause_in_words()?)))
     });
-    let pauses: Vec<String> = pauses.collect();
-    if !pauses.is_empty() {
-        out.line(format_args!("\n{}", pauses.join("\n")))?;
+    let sentences: Vec<String> = sentences.collect();
+    if !sentences.is_empty() {
+        out.line(format_args!("\n{}", sentences.join("\n")))?;
     }
     Ok(())
 }
