@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 use sqlite_outbox::rusqlite::Connection;
 use tempfile::TempDir;
 
+use crate::support::folder::folder;
+
 /// A folder with a file that has an outbox.
 struct Desk {
     dir: TempDir,
@@ -29,7 +31,7 @@ struct Ran {
 
 impl Desk {
     fn new() -> Self {
-        let desk = Self { dir: tempfile::tempdir().unwrap() };
+        let desk = Self { dir: folder() };
         desk.ok(&["init"]);
         desk
     }
@@ -117,7 +119,7 @@ impl From<Output> for Ran {
 
 #[test]
 fn init_creates_a_file_and_says_which_schema_it_has() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let desk = Desk { dir };
     assert!(desk.ok(&["init"]).contains("app.db: schema version 2, database "));
     let again = &desk.json(&["init"])[0];

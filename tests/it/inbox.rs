@@ -9,7 +9,8 @@ use std::time::Duration;
 use sqlite_outbox::rusqlite::{Connection, TransactionBehavior};
 use sqlite_outbox::{Error, ErrorKind, Inbox, Result};
 
-use crate::world::{DEDUPLICATES, START, World, immediate, pay};
+use crate::support::needs;
+use crate::support::world::{DEDUPLICATES, START, World, immediate, pay};
 
 const ORDERS: &str = "SELECT count(*) FROM orders";
 const MESSAGES: &str = "SELECT count(*) FROM outbox_inbox";
@@ -322,6 +323,9 @@ fn said(output: &std::process::Output) -> String {
 
 #[test]
 fn processes_that_race_for_a_message_handle_it_once() {
+    if !needs::has("python3") {
+        return;
+    }
     let world = World::new();
     drop(inbox(&world));
     let mut clients: Vec<_> = (0..4).map(|_| python(&world, "m").spawn().unwrap()).collect();
@@ -333,6 +337,9 @@ fn processes_that_race_for_a_message_handle_it_once() {
 
 #[test]
 fn the_guides_recipe_and_the_library_agree() {
+    if !needs::has("python3") {
+        return;
+    }
     let world = World::new();
     let inbox = inbox(&world);
     let python = |message| said(&python(&world, message).output().unwrap());

@@ -2,13 +2,10 @@
 #![allow(clippy::similar_names, clippy::items_after_statements)]
 
 mod support;
-use support::*;
 
 /// Intents on their way into the file: by the library, by plain SQL and by other languages.
 mod enqueue {
     mod again;
-    #[cfg(feature = "http")]
-    mod agent;
     mod clients;
     mod conflict;
     mod fixture;
@@ -25,7 +22,6 @@ mod relay {
     mod batch;
     mod claim;
     mod contention;
-    mod isolation;
     mod late_report;
     mod ordering;
     mod poison;
@@ -39,8 +35,6 @@ mod relay {
 mod policy {
     mod breaker;
     mod budget;
-    #[cfg(feature = "http")]
-    mod overload;
     mod refund;
 }
 
@@ -58,8 +52,6 @@ mod verbs {
     mod binding;
     mod cancel;
     mod confirm;
-    #[cfg(feature = "http")]
-    mod race;
     mod replay;
     mod revise;
     mod skip;

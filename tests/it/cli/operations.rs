@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Desk;
-use crate::downstream::Downstream;
+use crate::support::downstream::Downstream;
 
 fn config(endpoint: &str, more: &str) -> String {
     format!(

@@ -1,5 +1,7 @@
 //! What the command does not accept: one clear line, the right exit code, and nothing written.
 
+use crate::support::needs;
+
 use super::{Desk, Ran};
 
 /// One line on standard error that begins with `error: `.
@@ -164,8 +166,7 @@ fn a_read_only_file_is_explained_in_one_line() {
         command.uid(65534);
     }
     let Ok(output) = command.output() else {
-        eprintln!("skipped: the binary's folder is closed to the other user");
-        return;
+        return needs::skipped("the command's folder is closed to the other user");
     };
     let ran = Ran::from(output);
     assert_eq!(ran.code, 1);

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 
 use super::Desk;
-use crate::downstream::Downstream;
+use crate::support::downstream::Downstream;
 
 const LOOPBACK: [&str; 2] = ["--allow-addresses", "127.0.0.0/8"];
 

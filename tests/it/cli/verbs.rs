@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::relay::Running;
 use super::{Desk, Ran};
-use crate::downstream::Downstream;
+use crate::support::downstream::Downstream;
 
 impl Desk {
     /// One intent whose only answer was lost by a downstream that does not know keys.

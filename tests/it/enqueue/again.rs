@@ -3,7 +3,7 @@
 use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::{Delivery, Enqueued, ErrorKind, Finding, Intent, Receipt, Status};
 
-use crate::world::{DEDUPLICATES, World, immediate, maybe_sent, pay};
+use crate::support::world::{DEDUPLICATES, World, immediate, maybe_sent, pay};
 
 fn ask(world: &World, intent: &Intent) -> Enqueued {
     world.try_enqueue(intent).unwrap()

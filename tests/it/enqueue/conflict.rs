@@ -4,7 +4,7 @@ use std::sync::Barrier;
 
 use sqlite_outbox::{Delivery, Enqueued, Entry, ErrorKind, Intent, Operation, Relay, Status};
 
-use crate::world::{DEDUPLICATES, World, pay, rejected};
+use crate::support::world::{DEDUPLICATES, World, pay, rejected};
 
 fn existing(world: &World, intent: &Intent) -> Entry {
     match world.try_enqueue(intent).unwrap() {
@@ -184,7 +184,7 @@ fn two_transactions_with_the_same_intent() {
                     scope.spawn(|| {
                         let mut conn = world.app();
                         start.wait();
-                        let tx = crate::world::immediate(&mut conn);
+                        let tx = crate::support::world::immediate(&mut conn);
                         let answer = world.outbox.enqueue(&tx, &pay(&entity)).unwrap();
                         tx.commit().unwrap();
                         answer

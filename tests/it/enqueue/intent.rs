@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlite_outbox::{Enqueued, ErrorKind, Intent, Status};
 
-use crate::world::{DEDUPLICATES, START, World, pay};
+use crate::support::world::{DEDUPLICATES, START, World, pay};
 
 #[test]
 fn a_new_intent_is_pending_and_due_at_once() {
@@ -264,7 +264,7 @@ fn many_are_written_together_or_not_at_all() {
     let mut bad: Vec<Intent> = (5..8).map(|n| pay(&n.to_string())).collect();
     bad.insert(2, pay("x").method("PURGE"));
     let mut conn = world.app();
-    let tx = crate::world::immediate(&mut conn);
+    let tx = crate::support::world::immediate(&mut conn);
     tx.execute("INSERT INTO orders VALUES ('o', 'paid')", []).unwrap();
     let kept = world.outbox.enqueue(&tx, &pay("kept")).unwrap().id();
     let error = world.outbox.enqueue_all(&tx, &bad).unwrap_err();

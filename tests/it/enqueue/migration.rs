@@ -15,7 +15,7 @@ use sqlite_outbox::{
 };
 use tempfile::TempDir;
 
-use crate::world::{DEDUPLICATES, START, World, until};
+use crate::support::world::{DEDUPLICATES, START, World, until};
 
 const DAY: u64 = 24 * 3600;
 
@@ -213,17 +213,17 @@ fn schema(conn: &Connection) -> Vec<String> {
 #[test]
 fn migration_by_a_newer_build_stops_a_relay_after_its_attempt() {
     let world = World::new();
-    let ids = [world.enqueue(&crate::world::pay("a")), world.enqueue(&crate::world::pay("b"))];
+    let ids = [world.enqueue(&crate::support::world::pay("a")), world.enqueue(&crate::support::world::pay("b"))];
     let newer = world.second();
     let path = world.path();
-    let handler = crate::world::interrupted(
+    let handler = crate::support::world::interrupted(
         move || {
             let conn = Connection::open(&path).unwrap();
             let announced =
                 format!("UPDATE outbox_meta SET schema_version = -{}", Outbox::SCHEMA_VERSION);
             conn.execute(&announced, []).unwrap();
         },
-        crate::world::succeeded("ch_1"),
+        crate::support::world::succeeded("ch_1"),
     );
     let relay = Relay::builder(&world.outbox)
         .operation("pay", Operation::new(DEDUPLICATES, handler))

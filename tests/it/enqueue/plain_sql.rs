@@ -4,7 +4,7 @@ use sqlite_outbox::Status;
 use sqlite_outbox::rusqlite::types::Value;
 use sqlite_outbox::rusqlite::{Connection, Error as SqlError};
 
-use crate::world::{DEDUPLICATES, World, interrupted, pay, rejected, succeeded};
+use crate::support::world::{DEDUPLICATES, World, interrupted, pay, rejected, succeeded};
 
 const TABLES: [&str; 6] =
     ["outbox", "outbox_lease", "outbox_keyed", "outbox_receipt", "outbox_event", "outbox_settled"];
@@ -46,7 +46,7 @@ fn in_every_state(check: impl FnOnce(&Connection) + Send + 'static) {
     world.sql("UPDATE outbox_lease SET due_at = due_at + 1000 WHERE id = 2");
     world.script.then(rejected());
     world.drain(DEDUPLICATES);
-    clock.set(crate::world::START + 1000);
+    clock.set(crate::support::world::START + 1000);
     for (id, order) in [(4, None), (5, Some("k")), (6, Some("k"))] {
         let mut intent = pay(&id.to_string()).key(format!("k{id}"));
         intent = intent.delay(std::time::Duration::from_secs(1_000_000));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use sqlite_outbox::rusqlite::{Connection, Error as SqlError, TransactionBehavior};
 use sqlite_outbox::{Error, ErrorKind, Status};
 
-use crate::world::{DEDUPLICATES, World, immediate, pay};
+use crate::support::world::{DEDUPLICATES, World, immediate, pay};
 
 #[test]
 fn a_connection_that_could_not_keep_the_promise_is_refused() {

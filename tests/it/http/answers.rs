@@ -7,8 +7,8 @@ use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::Status::{Dead, NeedsReview, Pending, Succeeded, Unknown};
 use sqlite_outbox::{Actor, Http, OnConflict, Status};
 
-use crate::wire::{Contract, Wire, http};
-use crate::world::{DEDUPLICATES, pay};
+use crate::support::wire::{Contract, Wire, http};
+use crate::support::world::{DEDUPLICATES, pay};
 
 /// Where the intent stands after the first answer, where it ends, and after how many requests.
 type Course = (Status, Status, usize);

@@ -2,8 +2,8 @@
 
 use sqlite_outbox::{Clock, Enqueued, ErrorKind, Status};
 
-use crate::wire::Wire;
-use crate::world::{DEDUPLICATES, immediate, pay};
+use crate::support::wire::Wire;
+use crate::support::world::{DEDUPLICATES, immediate, pay};
 
 #[test]
 fn five_failures_then_success() {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use sqlite_outbox::{Downstream, ErrorKind, Finding, Http, Operation, Relay, Status, Timeouts};
 
-use crate::downstream::Downstream as Server;
-use crate::world::{DEDUPLICATES, World, exact_backoff, pay};
+use crate::support::downstream::Downstream as Server;
+use crate::support::world::{DEDUPLICATES, World, exact_backoff, pay};
 
 fn http() -> Http {
     let short = Duration::from_millis(300);

@@ -9,9 +9,9 @@ use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::Handler as _;
 use sqlite_outbox::{ErrorKind, Http, Intent, Operation, Relay, Status};
 
-use crate::child;
-use crate::wire::{Wire, hasty, http};
-use crate::world::{DEDUPLICATES, pay};
+use crate::support::child;
+use crate::support::wire::{Wire, hasty, http};
+use crate::support::world::{DEDUPLICATES, pay};
 
 /// Keeps what this crate logs, at every level.
 struct Capture(Mutex<String>);

@@ -6,9 +6,9 @@ use sqlite_outbox::{
     Delivery, ErrorKind, Filter, Intent, Operation, Outbox, Outcome, Receipt, Relay, Result, Status,
 };
 
-use crate::child;
-use crate::wire::Wire;
-use crate::world::{DEDUPLICATES, World, immediate, pay};
+use crate::support::child;
+use crate::support::wire::Wire;
+use crate::support::world::{DEDUPLICATES, World, immediate, pay};
 
 const PAYLOAD_MAX: usize = 1024 * 1024;
 

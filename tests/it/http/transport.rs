@@ -7,9 +7,9 @@ use std::time::Duration;
 use sqlite_outbox::Status::{Dead, Pending, Succeeded, Unknown};
 use sqlite_outbox::{Handler, Status};
 
-use crate::downstream::Downstream as Server;
-use crate::wire::{Contract, Wire, hasty, http};
-use crate::world::{DEDUPLICATES, WINDOW, pay};
+use crate::support::downstream::Downstream as Server;
+use crate::support::wire::{Contract, Wire, hasty, http};
+use crate::support::world::{DEDUPLICATES, WINDOW, pay};
 
 /// What a failure proves.
 #[derive(Clone, Copy)]

@@ -4,9 +4,9 @@ use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::Handler as _;
 use sqlite_outbox::{ErrorKind, Http, Intent, Operation, Relay, Status};
 
-use crate::downstream::{Downstream as Server, Request};
-use crate::wire::{Wire, hasty, http};
-use crate::world::{exact_backoff, pay, relay_on};
+use crate::support::downstream::{Downstream as Server, Request};
+use crate::support::wire::{Wire, hasty, http};
+use crate::support::world::{exact_backoff, pay, relay_on};
 
 /// Past the default settle delay.
 const SETTLE: u64 = 121;

@@ -6,7 +6,9 @@ use std::time::Duration;
 use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::{Backoff, Finding, Operation, Receipt, Relay, Status};
 
-use crate::world::{DEDUPLICATES, START, World, interrupted, maybe_sent, pay, rejected, relay_on};
+use crate::support::world::{
+    DEDUPLICATES, START, World, interrupted, maybe_sent, pay, rejected, relay_on,
+};
 
 /// What an operation waits before it looks up, by default.
 pub const SETTLE: u64 = 120;

@@ -6,7 +6,7 @@ use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::{Delivery, EventKind, Finding, Intent, Operation, Relay, Status};
 
 use super::reconcile::{SETTLE, applied, doubtful};
-use crate::world::{LONG, World, maybe_sent, pay, relay_on, unsure, until};
+use crate::support::world::{LONG, World, maybe_sent, pay, relay_on, unsure, until};
 
 /// With threads, look-ups and sends go on beside each other.
 #[test]

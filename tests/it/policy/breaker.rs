@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlite_outbox::{Actor, Delivery, Failure, Operation, Outcome, PauseKind, Relay, Status};
 
-use crate::world::{
+use crate::support::world::{
     DEDUPLICATES, START, World, exact_backoff, limited, maybe_sent, not_sent, pay, relay_on,
 };
 
@@ -66,7 +66,7 @@ fn refused_credentials_burn_one_row_and_a_restart_goes_on() {
     let world = World::new();
     enqueue_many(&world, 50);
     for _ in 0..20 {
-        world.script.then(crate::world::succeeded("ok"));
+        world.script.then(crate::support::world::succeeded("ok"));
     }
     world.script.times(3, &unauthorized());
     let relay = world.relay(DEDUPLICATES);
@@ -105,7 +105,11 @@ fn an_expired_token_in_the_middle_of_thousands_kills_none() {
         if total.fetch_add(1, Ordering::Relaxed) == 2500 {
             state.store(true, Ordering::Relaxed);
         }
-        if state.load(Ordering::Relaxed) { unauthorized() } else { crate::world::succeeded("ok") }
+        if state.load(Ordering::Relaxed) {
+            unauthorized()
+        } else {
+            crate::support::world::succeeded("ok")
+        }
     });
     let relay = Relay::builder(&world.outbox).operation("pay", operation).build().unwrap();
     relay.drain().unwrap();
@@ -190,7 +194,7 @@ fn four_days_offline_cost_nothing() {
         if network.load(std::sync::atomic::Ordering::Relaxed) {
             not_sent()
         } else {
-            crate::world::succeeded("ok")
+            crate::support::world::succeeded("ok")
         }
     });
     let relay =

@@ -7,7 +7,9 @@ use std::time::Duration;
 use sqlite_outbox::rusqlite::Connection;
 use sqlite_outbox::{Clock, Delivery, Intent, Operation, Relay, Shard, Status};
 
-use crate::world::{DEDUPLICATES, START, World, maybe_sent, pay, relay_on, succeeded, until};
+use crate::support::world::{
+    DEDUPLICATES, START, World, maybe_sent, pay, relay_on, succeeded, until,
+};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const MINUTE_MS: i64 = 60_000;

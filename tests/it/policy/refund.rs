@@ -8,7 +8,7 @@ use sqlite_outbox::rusqlite::Connection;
 use sqlite_outbox::{Delivery, Downstream, Failure, Operation, Outcome, Status};
 
 use super::budget::{enqueue_many, entries, numbered, spent, two_relays};
-use crate::world::{
+use crate::support::world::{
     DEDUPLICATES, START, World, limited, maybe_sent, needs_review, not_sent, pay, rejected,
     relay_on, succeeded, transient,
 };

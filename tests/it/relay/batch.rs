@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::{Backoff, Operation, Relay, Status};
 
-use crate::wire::{Wire, http, short};
-use crate::world::{DEDUPLICATES, exact_backoff, pay};
+use crate::support::wire::{Wire, http, short};
+use crate::support::world::{DEDUPLICATES, LONG, exact_backoff, pay};
 
 /// What arrived, by the entity that stands in each body.
 fn arrived(wire: &Wire) -> Vec<String> {
@@ -115,7 +115,7 @@ fn a_delay_is_not_slept_through_by_a_worker() {
         .unwrap();
     let began = Instant::now();
     let report = relay.drain().unwrap();
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!((report.succeeded, report.retried), (100, 4));
     for id in failing {
         // What was asked for, and up to a quarter more.
@@ -144,7 +144,7 @@ fn a_downstream_that_is_silent_ends_by_the_time_out_and_holds_nobody_up() {
             .unwrap();
         let began = Instant::now();
         assert_eq!(relay.drain().unwrap().succeeded, 100);
-        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert!(began.elapsed() < LONG, "{:?}", began.elapsed());
         for id in silent {
             assert_eq!(wire.class(id).as_deref(), Some("timeout"));
             assert!(wire.world.entry(id).last_error.unwrap().contains("200ms"));

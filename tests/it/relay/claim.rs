@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlite_outbox::Downstream::{DeduplicatesByKey, Unprotected};
 use sqlite_outbox::{Delivery, ErrorKind, Filter, Operation, Outcome, Relay, Shard, Status};
 
-use crate::world::{
+use crate::support::world::{
     DEDUPLICATES, START, World, exact_backoff, interrupted, maybe_sent, not_sent, pay, rejected,
     relay_on, succeeded, transient,
 };

@@ -11,7 +11,7 @@ use sqlite_outbox::{
     Delivery, Filter, Handler, Operation, Outbox, Outcome, Receipt, Relay, Status,
 };
 
-use crate::world::{DEDUPLICATES, World, immediate, pay};
+use crate::support::world::{DEDUPLICATES, World, immediate, pay};
 
 fn done(delivery: &Delivery) -> Outcome {
     Outcome::Succeeded(Receipt::new().downstream_id(format!("eff_{}", delivery.id())))
@@ -68,7 +68,8 @@ fn a_draining_relay_lets_callers_write() {
     let mut waits = waits.into_inner().unwrap();
     waits.sort();
     println!("median {:?}, p99 {:?}, max {:?}", waits[100], waits[198], waits[199]);
-    assert!(waits[198] < Duration::from_secs(1), "{waits:?}");
+    // Half of SQLite's busy time-out, within which every one of them got the lock.
+    assert!(waits[198] < Duration::from_millis(2500), "{waits:?}");
     let succeeded = Filter::default().status(Status::Succeeded);
     assert_eq!(world.outbox.list(&succeeded).unwrap().len(), 2200);
 }
@@ -218,7 +219,7 @@ fn no_lease_is_left_behind_by_failures() {
         .unwrap();
     for round in 0..20 {
         let ids: Vec<i64> = (0..13).map(|n| world.enqueue(&pay(&format!("{round}-{n}")))).collect();
-        world.script.times(2, &crate::world::maybe_sent());
+        world.script.times(2, &crate::support::world::maybe_sent());
         assert_eq!(relay.drain().unwrap().retried, 2);
         assert_eq!(world.number("SELECT count(*) FROM outbox_lease WHERE state = 'in_flight'"), 0);
         world.advance(10);
@@ -234,7 +235,7 @@ fn no_lease_is_left_behind_by_failures() {
 fn retries_survive_restarts() {
     let world = World::new();
     let ids: Vec<i64> = (0..3).map(|n| world.enqueue(&pay(&format!("{n}")))).collect();
-    world.script.times(9, &crate::world::transient());
+    world.script.times(9, &crate::support::world::transient());
     for _ in 0..4 {
         // A relay of its own each time, on a handle of its own.
         let outbox = Outbox::builder().clock(world.clock.clone()).open(world.path()).unwrap();

@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::{Delivery, Downstream, Outcome, Status};
 
-use crate::world::{
+use crate::support::world::{
     DEDUPLICATES, World, interrupted, limited, maybe_sent, needs_review, pay, rejected, succeeded,
     transient,
 };
@@ -169,7 +169,8 @@ fn while_b_is_in_flight(
 #[test]
 fn a_late_success_is_kept_while_another_attempt_is_on_the_way() {
     // B fails in any way: A's proof wins, also where somebody wants no further attempt.
-    let says = [maybe_sent(), rejected(), transient(), limited(), crate::world::not_sent()];
+    let says =
+        [maybe_sent(), rejected(), transient(), limited(), crate::support::world::not_sent()];
     for (b_says, cancels) in
         says.iter().flat_map(|says| [(says.clone(), false), (says.clone(), true)])
     {

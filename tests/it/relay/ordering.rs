@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::{Delivery, Intent, OnDead, Operation, Relay, Shard, Status};
 
-use crate::world::{
+use crate::support::world::{
     DEDUPLICATES, World, exact_backoff, immediate, interrupted, maybe_sent, needs_review, pay,
     rejected, relay_on, succeeded, transient,
 };
@@ -92,9 +92,9 @@ fn the_order_is_that_of_ids_not_of_clocks() {
     let world = World::new();
     let late = world.clock.clone();
     world.enqueue(&keyed("1", "k"));
-    late.set(crate::world::START - 60_000);
+    late.set(crate::support::world::START - 60_000);
     world.enqueue(&keyed("2", "k"));
-    late.set(crate::world::START + 1);
+    late.set(crate::support::world::START + 1);
     world.enqueue(&keyed("3", "k"));
     let mut conn = world.app();
     let tx = immediate(&mut conn);
@@ -276,7 +276,7 @@ fn cancelling_the_head_lets_the_next_go() {
     world.outbox.transact(|tx| world.outbox.cancel(tx, 2, "alice")).unwrap();
     assert_eq!(world.number("SELECT count(*) FROM outbox_lease"), 1);
     world.outbox.transact(|tx| world.outbox.cancel(tx, 1, "alice")).unwrap();
-    assert_eq!(world.entry(3).next_attempt_at, Some(crate::world::START));
+    assert_eq!(world.entry(3).next_attempt_at, Some(crate::support::world::START));
     world.drain(DEDUPLICATES);
     assert_eq!(sent(&world), ["3"]);
     assert_eq!(world.entry(1).status, Status::Cancelled);

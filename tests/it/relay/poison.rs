@@ -2,7 +2,7 @@
 
 use sqlite_outbox::{Filter, Status};
 
-use crate::world::{DEDUPLICATES, World, pay};
+use crate::support::world::{DEDUPLICATES, World, pay};
 
 /// One row that did not parse once made the loop throw before anything was recorded: nothing
 /// behind it moved, for ever.

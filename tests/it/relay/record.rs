@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::{Actor, Delivery, ErrorKind, Handler, Operation, Outcome, Relay, Status};
 
-use crate::world::{
+use crate::support::world::{
     DEDUPLICATES, START, World, exact_backoff, limited, maybe_sent, needs_review, not_sent, pay,
     rejected, relay_on, succeeded, transient, until,
 };

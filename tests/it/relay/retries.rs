@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime};
 use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::{Operation, Outbox, Status};
 
-use crate::downstream::Request;
-use crate::wire::{Wire, http, relay};
-use crate::world::{DEDUPLICATES, START, World, pay};
+use crate::support::downstream::Request;
+use crate::support::wire::{Wire, http, relay};
+use crate::support::world::{DEDUPLICATES, START, World, pay};
 
 /// The longest that a downstream may put an intent off.
 const RETRY_AFTER_MAX: i64 = 24 * 3600 * 1000;

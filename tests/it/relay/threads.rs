@@ -11,7 +11,7 @@ use sqlite_outbox::{
     Delivery, Downstream, ErrorKind, Filter, Handler, Operation, Outbox, Outcome, Relay, Status,
 };
 
-use crate::world::{
+use crate::support::world::{
     DEDUPLICATES, LONG, World, exact_backoff, interrupted, maybe_sent, pay, relay_on, succeeded,
     until,
 };

@@ -2,10 +2,16 @@
 
 #[cfg(feature = "http")]
 pub mod child;
+pub mod clients;
 pub mod downstream;
-pub mod node;
+pub mod folder;
+pub mod needs;
 #[cfg(feature = "http")]
+#[allow(dead_code, reason = "some roles are played in tests/slow alone")]
 pub mod process;
+#[cfg(feature = "http")]
+#[allow(dead_code, reason = "some methods are for tests/slow alone")]
+pub mod scene;
 pub mod standing;
 #[cfg(feature = "http")]
 pub mod wire;

@@ -1,5 +1,6 @@
 //! Child processes for crash tests: this test binary again, in another role.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -11,13 +12,15 @@ use sqlite_outbox::{
     Backoff, Downstream, Error, Http, Intent, Jitter, Operation, Outbox, Relay, Timeouts,
 };
 
-use crate::world::{LONG, WINDOW};
+use crate::support::world::{LONG, WINDOW};
 
 /// A child that is killed with SIGKILL when it is dropped.
 pub struct Process {
     child: Child,
-    /// What it says, read all the time: a full pipe would stop it.
+    /// Lines it says, read all the time: a full pipe would stop it.
     said: Receiver<String>,
+    /// Lines that were passed over while another was awaited.
+    kept: VecDeque<String>,
 }
 
 impl Process {
@@ -59,7 +62,7 @@ impl Process {
             .spawn()
             .unwrap();
         let said = listen(child.stdout.take().unwrap());
-        Self { child, said }
+        Self { child, said, kept: VecDeque::new() }
     }
 
     pub fn id(&self) -> u32 {
@@ -74,6 +77,10 @@ impl Process {
 
     /// The next thing it says, or `None` when it has ended.
     pub fn says(&mut self) -> Option<String> {
+        self.kept.pop_front().or_else(|| self.says_next())
+    }
+
+    fn says_next(&mut self) -> Option<String> {
         match self.said.recv_timeout(3 * LONG) {
             Ok(said) => Some(said),
             Err(RecvTimeoutError::Disconnected) => None,
@@ -81,11 +88,18 @@ impl Process {
         }
     }
 
+    /// Waits for a line, which may have been said before one that was awaited earlier: a relay's
+    /// threads tell of rows before its main thread tells that it has started.
     pub fn waits_until_it_says(&mut self, what: &str) {
-        while let Some(said) = self.says() {
+        if let Some(place) = self.kept.iter().position(|said| said == what) {
+            self.kept.remove(place);
+            return;
+        }
+        while let Some(said) = self.says_next() {
             if said == what {
                 return;
             }
+            self.kept.push_back(said);
         }
         panic!("the process ended without saying {what:?}");
     }

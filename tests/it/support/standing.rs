@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::{Intent, Resolution, Status};
 
-use crate::world::{
+use crate::support::world::{
     DEDUPLICATES, World, interrupted, maybe_sent, needs_review, pay, rejected, relay_on, succeeded,
     transient,
 };

@@ -6,8 +6,8 @@ use sqlite_outbox::{
     Delivery, Downstream, Filter, Http, Operation, Outbox, Relay, Status, Timeouts,
 };
 
-use crate::downstream::Downstream as Server;
-use crate::world::{DEDUPLICATES, World, exact_backoff, unsure};
+use crate::support::downstream::Downstream as Server;
+use crate::support::world::{DEDUPLICATES, World, exact_backoff, unsure};
 
 /// What the downstream promises, and whether it still remembers the key when the relay looks at
 /// the intent for the second time.

@@ -14,6 +14,8 @@ use sqlite_outbox::{
 };
 use tempfile::TempDir;
 
+use crate::support::folder::folder;
+
 /// Where the clock of every world starts, in UTC milliseconds.
 pub const START: i64 = 1_800_000_000_000;
 
@@ -31,7 +33,7 @@ pub struct World {
 
 impl World {
     pub fn new() -> Self {
-        let dir = tempfile::tempdir().expect("a temporary folder");
+        let dir = folder();
         let clock = ManualClock::at(START);
         let outbox =
             Outbox::builder().clock(clock.clone()).open(dir.path().join("app.db")).unwrap();
@@ -275,6 +277,7 @@ pub fn until(mut holds: impl FnMut() -> bool) {
     let began = std::time::Instant::now();
     while !holds() {
         assert!(began.elapsed() < LONG, "it did not come about");
-        std::thread::yield_now();
+        // A look at the file costs a transaction, so the others get time in between.
+        std::thread::park_timeout(Duration::from_millis(2));
     }
 }

@@ -7,7 +7,9 @@ use sqlite_outbox::{
     Actor, Event, EventKind, Finding, Intent, Outbox, Receipt, Relay, Resolution, Status,
 };
 
-use crate::world::{DEDUPLICATES, START, World, maybe_sent, pay, rejected, relay_on, transient};
+use crate::support::world::{
+    DEDUPLICATES, START, World, maybe_sent, pay, rejected, relay_on, transient,
+};
 
 fn asked_for_by_an_agent(entity: &str) -> Intent {
     pay(entity)

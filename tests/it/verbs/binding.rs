@@ -8,8 +8,8 @@ use sqlite_outbox::{
     Receipt, Relay, Resolution, Status,
 };
 
-use crate::standing::{FIRST, Standing, all_about};
-use crate::world::{
+use crate::support::standing::{FIRST, Standing, all_about};
+use crate::support::world::{
     DEDUPLICATES, World, exact_backoff, immediate, interrupted, maybe_sent, pay, rejected,
     relay_on, succeeded,
 };
@@ -192,7 +192,7 @@ fn what_is_set_aside_on_the_way_gives_way_to_what_waits_for_it() {
 fn resolved_or_bound_with_the_id_of_another() {
     let world = World::new();
     let (has, doubtful) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
-    world.script.then(succeeded("x")).then(crate::world::needs_review());
+    world.script.then(succeeded("x")).then(crate::support::world::needs_review());
     binding(&world).drain().unwrap();
     let before = all_about(&world, doubtful);
     let applied = |id: &str| Resolution::Applied { downstream_id: Some(id.into()) };

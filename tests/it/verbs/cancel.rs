@@ -8,8 +8,8 @@ use sqlite_outbox::{
     Outcome, Receipt, Status,
 };
 
-use crate::standing::{FIRST, Standing, all_about};
-use crate::world::{
+use crate::support::standing::{FIRST, Standing, all_about};
+use crate::support::world::{
     DEDUPLICATES, START, World, immediate, interrupted, limited, maybe_sent, needs_review,
     not_sent, pay, rejected, relay_on, succeeded, transient, unsure,
 };

@@ -7,8 +7,8 @@ use sqlite_outbox::{
     Delivery, Error, ErrorKind, Event, EventKind, Finding, Operation, Outcome, Receipt, Status,
 };
 
-use crate::standing::{FIRST, Standing, all_about};
-use crate::world::{
+use crate::support::standing::{FIRST, Standing, all_about};
+use crate::support::world::{
     DEDUPLICATES, World, immediate, interrupted, maybe_sent, pay, rejected, relay_on, succeeded,
     transient,
 };
@@ -184,7 +184,7 @@ fn a_second_effect_is_counted_once_whoever_tells_of_it() {
 fn a_look_up_on_its_way_cannot_overwrite_it() {
     for (finding, doubles, last) in [
         (Finding::NotApplied, 0, "confirmed:unknown>succeeded"),
-        (crate::world::unsure(), 0, "confirmed:unknown>succeeded"),
+        (crate::support::world::unsure(), 0, "confirmed:unknown>succeeded"),
         (Finding::Applied(receipt("eff_1")), 0, "late:succeeded>succeeded"),
         (Finding::Applied(receipt("eff_2")), 1, "duplicate_effect:succeeded>succeeded"),
     ] {

@@ -8,7 +8,7 @@ use sqlite_outbox::{
     Actor, Delivery, Downstream, ErrorKind, Filter, Intent, Outcome, Relay, Shard, Status,
 };
 
-use crate::world::{
+use crate::support::world::{
     DEDUPLICATES, START, WINDOW, World, interrupted, maybe_sent, needs_review, pay, rejected,
     relay_on, succeeded, transient,
 };

@@ -8,8 +8,8 @@ use sqlite_outbox::{
     Delivery, Enqueued, Error, ErrorKind, EventKind, Intent, OnDead, Operation, Relay, Status,
 };
 
-use crate::standing::{FIRST, OTHER, Standing, all_about, first};
-use crate::world::{
+use crate::support::standing::{FIRST, OTHER, Standing, all_about, first};
+use crate::support::world::{
     DEDUPLICATES, World, exact_backoff, immediate, interrupted, needs_review, pay, rejected,
     relay_on, succeeded, transient,
 };
@@ -294,7 +294,7 @@ fn a_delay_is_that_of_the_new_version() {
     assert_eq!(sent(&world), ["a3", "b1"]);
     assert_eq!(world.entry(third).revises, Some(second));
     assert_eq!(world.entry(second).revises, Some(id));
-    assert_eq!(world.entry(id).finished_at, Some(crate::world::START));
+    assert_eq!(world.entry(id).finished_at, Some(crate::support::world::START));
 }
 
 /// Row 1 was passed and row 2 is being sent when row 1 is revised: it must wait for row 2, however

@@ -8,8 +8,8 @@ use sqlite_outbox::{
     Relay, Resolution, Status,
 };
 
-use crate::standing::{FIRST, Standing, all_about};
-use crate::world::{
+use crate::support::standing::{FIRST, Standing, all_about};
+use crate::support::world::{
     DEDUPLICATES, World, exact_backoff, immediate, maybe_sent, needs_review, pay, rejected,
     relay_on, succeeded, transient,
 };

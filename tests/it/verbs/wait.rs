@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::{ErrorKind, Outbox, Relay, Status};
 
-use crate::world::{DEDUPLICATES, LONG, World, maybe_sent, pay, rejected};
+use crate::support::world::{DEDUPLICATES, LONG, World, maybe_sent, pay, rejected};
 
 #[test]
 fn it_returns_when_the_intent_is_settled() {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sqlite_outbox::{Delivery, Intent, Operation, Outcome, Relay};
 
-use crate::world::{DEDUPLICATES, World, not_sent, succeeded};
+use crate::support::world::{DEDUPLICATES, World, not_sent, succeeded};
 
 /// Holds handlers until it is opened.
 #[derive(Clone, Default)]

@@ -5,22 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use sqlite_outbox::rusqlite::Connection;
-use sqlite_outbox::{DrainReport, IdempotencyKey, Operation, Outbox, Relay};
-use tempfile::TempDir;
+use sqlite_outbox::{DrainReport, IdempotencyKey, Operation, Relay};
 
-use crate::downstream::Downstream;
 use crate::node;
-use crate::wire::http;
-use crate::world::DEDUPLICATES;
-
-/// A file, and a downstream at the end of a real connection.
-struct Scene {
-    _dir: TempDir,
-    path: PathBuf,
-    outbox: Outbox,
-    server: Downstream,
-}
+use crate::support::needs;
+use crate::support::scene::Scene;
+use crate::support::wire::http;
+use crate::support::world::DEDUPLICATES;
 
 /// What a tool said to the model, and how it ended.
 #[derive(Debug)]
@@ -30,21 +21,14 @@ struct Said {
 }
 
 impl Scene {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("app.db");
-        let outbox = Outbox::open(&path).unwrap();
-        Self { _dir: dir, path, outbox, server: Downstream::start() }
-    }
-
-    fn relay(&self, path: &str) -> Relay {
-        let http = http().endpoint(&self.server.url(path));
+    fn tool_relay(&self, path: &str) -> Relay {
+        let http = http().endpoint(&self.downstream.url(path));
         let charges = Operation::new(DEDUPLICATES, http);
         Relay::builder(&self.outbox).operation("stripe.charge", charges).build().unwrap()
     }
 
     fn drain(&self, path: &str) -> DrainReport {
-        self.relay(path).drain().unwrap()
+        self.tool_relay(path).drain().unwrap()
     }
 
     /// Asks a tool as a run of an agent does. What it answers is JSON on standard output; why it
@@ -61,10 +45,6 @@ impl Scene {
         // How it is used is told to people.
         let json = if code == Some(2) { Ok(Value::Null) } else { serde_json::from_slice(&said) };
         Said { code, json: json.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&said))) }
-    }
-
-    fn number(&self, sql: &str) -> i64 {
-        Connection::open(&self.path).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
     }
 
     /// How many intents and how many business rows there are.
@@ -114,14 +94,6 @@ fn typescript() -> Command {
     command
 }
 
-fn has_npm() -> bool {
-    let has = node::modules().is_some();
-    if !has {
-        eprintln!("skipped: this machine has no npm");
-    }
-    has
-}
-
 fn derived(order: &str, amount: u32) -> String {
     let args = json!({"amount": amount, "currency": "usd"}).to_string();
     IdempotencyKey::derive("acme", "stripe.charge", order, 1, &args).unwrap().key
@@ -158,8 +130,8 @@ fn asked_again_it_answers_with_the_first_receipt(tool: Tool) {
 
     assert_eq!(scene.drain("/ok"), DrainReport::default());
     assert_eq!(scene.rows(), (1, 1));
-    let requests = scene.server.requests();
-    assert_eq!((requests.len(), scene.server.effects(&derived("order-42", 4200))), (1, 1));
+    let requests = scene.downstream.requests();
+    assert_eq!((requests.len(), scene.downstream.effects(&derived("order-42", 4200))), (1, 1));
     assert_eq!(requests[0].header("x-agent-run"), Some("run-1"));
     assert_eq!(requests[0].header("x-tool-version"), Some("1.0.0"));
     let body: Value = serde_json::from_str(&requests[0].body).unwrap();
@@ -173,13 +145,13 @@ fn it_waits_for_what_became_of_it(tool: Tool) {
     let odd = "b\u{e9}\u{1f600}\"\\\u{7f}\n<&>";
     let ask = |order, wait| scene.ask(tool, "", &[order, "4200", "--wait", wait]).json;
     assert_eq!(ask(odd, "0.1"), answer(odd, "pending", None, false));
-    let running = scene.relay("/fail/1/503").start().unwrap();
+    let running = scene.tool_relay("/fail/1/503").start().unwrap();
     assert_eq!(ask(odd, "20"), answer(odd, "succeeded", Some("eff_1_1"), true));
     running.shutdown(std::time::Duration::from_secs(10)).unwrap();
-    assert_eq!(scene.server.requests().len(), 2);
-    assert_eq!(scene.server.requests()[0].header("x-agent-run"), None);
+    assert_eq!(scene.downstream.requests().len(), 2);
+    assert_eq!(scene.downstream.requests()[0].header("x-agent-run"), None);
 
-    let running = scene.relay("/status/400").start().unwrap();
+    let running = scene.tool_relay("/status/400").start().unwrap();
     assert_eq!(ask("bad", "20"), answer("bad", "dead", None, false));
     running.shutdown(std::time::Duration::from_secs(10)).unwrap();
 }
@@ -215,6 +187,9 @@ fn the_tool_in_rust() {
 
 #[test]
 fn the_tool_in_python() {
+    if !needs::has("python3") {
+        return;
+    }
     asked_again_it_answers_with_the_first_receipt(python);
     it_waits_for_what_became_of_it(python);
     it_refuses_what_it_cannot_take(python);
@@ -222,7 +197,7 @@ fn the_tool_in_python() {
 
 #[test]
 fn the_tool_in_typescript() {
-    if has_npm() {
+    if node::modules().is_some() {
         asked_again_it_answers_with_the_first_receipt(typescript);
         it_waits_for_what_became_of_it(typescript);
         it_refuses_what_it_cannot_take(typescript);
@@ -232,10 +207,7 @@ fn the_tool_in_typescript() {
 /// `tsx` drops the types without looking at them.
 #[test]
 fn the_tool_in_typescript_has_the_types_it_says() {
-    if !has_npm() {
-        return;
-    }
-    let modules = node::modules().unwrap();
+    let Some(modules) = node::modules() else { return };
     let home = modules.parent().unwrap();
     std::fs::copy(example("agent_tool.ts"), home.join("agent_tool.ts")).unwrap();
     let output = Command::new(modules.join(".bin/tsc"))
@@ -250,8 +222,11 @@ fn the_tool_in_typescript_has_the_types_it_says() {
 #[test]
 fn the_same_ask_in_three_languages_is_one_action() {
     let scene = Scene::new();
-    let mut tools: Vec<Tool> = vec![python, rust];
-    if has_npm() {
+    let mut tools: Vec<Tool> = vec![rust];
+    if needs::has("python3") {
+        tools.push(python);
+    }
+    if node::modules().is_some() {
         tools.push(typescript);
     }
     for (nth, tool) in tools.iter().enumerate() {
@@ -260,12 +235,15 @@ fn the_same_ask_in_three_languages_is_one_action() {
         assert_eq!(scene.ask(*tool, "", &["order-42", "4300"]).code, Some(3));
     }
     assert_eq!(scene.drain("/ok").succeeded, 1);
-    assert_eq!((scene.server.requests().len(), scene.rows()), (1, (1, 1)));
+    assert_eq!((scene.downstream.requests().len(), scene.rows()), (1, (1, 1)));
 }
 
 /// What was asked for first stays what it is; the next version is another action beside it.
 #[test]
 fn a_new_version_is_given_by_code_alone() {
+    if !needs::has("python3") {
+        return;
+    }
     let scene = Scene::new();
     scene.ask(python, "", &["order-42", "4200"]);
     let decided = "import agent_tool, sys
@@ -292,6 +270,9 @@ fn the_guide_shows_the_answers() {
 /// A model that calls its tools in parallel asks for one step several times at once.
 #[test]
 fn asked_at_the_same_time_one_of_them_is_the_first() {
+    if !needs::has("python3") {
+        return;
+    }
     let scene = Scene::new();
     let said: Vec<Said> = std::thread::scope(|scope| {
         let asks: Vec<_> = (0..8)
@@ -309,6 +290,9 @@ fn asked_at_the_same_time_one_of_them_is_the_first() {
 /// answered nothing; asked again it is the first.
 #[test]
 fn a_tool_killed_before_its_commit_has_written_nothing() {
+    if !needs::has("python3") {
+        return;
+    }
     let scene = Scene::new();
     scene.ask(python, "", &["order-1", "4200"]);
     let stuck = "import agent_tool, time

@@ -1,42 +1,31 @@
 //! Limits and the breaker over several relay processes, some of which are killed.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use sqlite_outbox::PauseKind;
 use sqlite_outbox::rusqlite::Connection;
-use sqlite_outbox::{Outbox, PauseKind};
-use tempfile::TempDir;
 
-use crate::downstream::Downstream;
-use crate::process::Process;
-use crate::world::pay;
+use crate::support::process::Process;
+use crate::support::scene::Scene;
+use crate::support::world::pay;
 
-struct Scene {
-    _dir: TempDir,
-    path: PathBuf,
-    outbox: Outbox,
-    downstream: Downstream,
+/// A scene with so many intents.
+fn scene(rows: usize, cost: u64) -> Scene {
+    let scene = Scene::new();
+    let intents: Vec<_> = (0..rows).map(|n| pay(&n.to_string()).cost(cost)).collect();
+    scene.outbox.transact(|tx| scene.outbox.enqueue_all(tx, &intents)).unwrap();
+    scene
 }
 
 impl Scene {
-    fn new(rows: usize) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("app.db");
-        let outbox = Outbox::open(&path).unwrap();
-        let intents: Vec<_> = (0..rows).map(|n| pay(&n.to_string())).collect();
-        outbox.transact(|tx| outbox.enqueue_all(tx, &intents)).unwrap();
-        Self { _dir: dir, path, outbox, downstream: Downstream::start() }
-    }
-
-    fn relay(&self) -> Process {
+    fn careful_relay_process(&self) -> Process {
         let mut relay = Process::careful_relay(&self.path, &self.downstream.url("/slow/20"));
         relay.waits_until_it_says("started");
         relay
     }
 
     fn unsettled(&self) -> i64 {
-        let conn = Connection::open(&self.path).unwrap();
-        conn.query_row("SELECT count(*) FROM outbox_lease", [], |row| row.get(0)).unwrap()
+        self.number("SELECT count(*) FROM outbox_lease")
     }
 
     fn wait_until_settled(&self, within: Duration) {
@@ -52,12 +41,12 @@ impl Scene {
 /// Never more at once and never more a second than allowed, whoever dies; and never stuck after.
 #[test]
 fn limits_hold_over_processes_and_a_kill() {
-    let scene = Scene::new(300);
-    let mut relays = [scene.relay(), scene.relay()];
+    let scene = scene(300, 1);
+    let mut relays = [scene.careful_relay_process(), scene.careful_relay_process()];
     for (kill, seen) in [50, 120].into_iter().enumerate() {
         assert!(scene.downstream.wait_for(seen, Duration::from_secs(20)));
         relays[kill].kill();
-        relays[kill] = scene.relay();
+        relays[kill] = scene.careful_relay_process();
     }
     scene.wait_until_settled(Duration::from_secs(60));
     assert!(scene.downstream.active_max() <= 3, "{}", scene.downstream.active_max());
@@ -72,9 +61,9 @@ fn limits_hold_over_processes_and_a_kill() {
 /// Two relays find out together that the downstream is gone, and together that it is back.
 #[test]
 fn the_breaker_is_one_for_all_processes() {
-    let scene = Scene::new(200);
+    let scene = scene(200, 1);
     scene.downstream.set_down(true);
-    let mut relays = [scene.relay(), scene.relay()];
+    let mut relays = [scene.careful_relay_process(), scene.careful_relay_process()];
     let deadline = Instant::now() + Duration::from_secs(20);
     let paused = || scene.outbox.operations().unwrap()[0].paused;
     while paused() != Some(PauseKind::Breaker) {
@@ -83,7 +72,7 @@ fn the_breaker_is_one_for_all_processes() {
         scene.downstream.wait_for(seen + 1, Duration::from_millis(100));
     }
     relays[0].kill();
-    relays[0] = scene.relay();
+    relays[0] = scene.careful_relay_process();
     // While it is open, one probe at a time.
     let seen = scene.downstream.requests().len();
     assert!(seen <= 10 + 8, "{seen}");
@@ -99,9 +88,7 @@ fn the_breaker_is_one_for_all_processes() {
 /// budget in any second, never more spent than there is, and what is known to be unused comes back.
 #[test]
 fn budgets_hold_over_processes_and_a_kill() {
-    let scene = Scene::new(0);
-    let intents: Vec<_> = (0..200).map(|n| pay(&n.to_string()).cost(2)).collect();
-    scene.outbox.transact(|tx| scene.outbox.enqueue_all(tx, &intents)).unwrap();
+    let scene = scene(200, 2);
     let start = || {
         let mut relay = Process::thrifty_relay(&scene.path);
         relay.waits_until_it_says("started");
@@ -120,7 +107,7 @@ fn budgets_hold_over_processes_and_a_kill() {
             relays[0] = start();
             killed = true;
         }
-        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_millis(2));
     }
     drop(relays);
     assert_eq!(number("SELECT sum(cost) FROM outbox_spend"), 300);

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use sqlite_outbox::{ErrorKind, Intent, Status};
 
-use crate::process::Process;
-use crate::world::{World, pay, until};
+use crate::support::process::Process;
+use crate::support::world::{World, pay, until};
 
 const ROUNDS: usize = 1000;
 
