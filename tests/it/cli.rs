@@ -132,7 +132,7 @@ fn init_creates_a_file_and_says_which_schema_it_has() {
 }
 
 #[test]
-fn a_key_is_derived_without_a_file() {
+fn key_is_derived_without_a_file() {
     let desk = Desk::new();
     let args = r#"{"currency": "eur", "amount": 4200}"#;
     let flags = ["--tenant", "acme", "--operation", "stripe.charge", "--entity", "order-42"];
@@ -149,7 +149,7 @@ fn a_key_is_derived_without_a_file() {
 }
 
 #[test]
-fn every_vector_goes_through_the_pipe() {
+fn key_vectors_go_through_the_pipe() {
     let desk = Desk::new();
     let vectors = include_str!("../vectors/idempotency_keys.jsonl");
     let ran = desk.run_with(vectors, &["key", "--stdin"]);
@@ -165,7 +165,7 @@ fn every_vector_goes_through_the_pipe() {
 }
 
 #[test]
-fn a_bad_line_is_named_and_the_others_are_answered() {
+fn key_names_a_bad_line_and_answers_the_others() {
     let desk = Desk::new();
     let mut lines = vec![r#"{"operation":"op","entity_id":"e","args_json":"{}"}"#.to_owned()];
     for vector in include_str!("../vectors/idempotency_key_errors.jsonl").lines() {
@@ -271,7 +271,7 @@ fn enqueue_writes_what_the_flags_say() {
 }
 
 #[test]
-fn arguments_and_payload_come_from_standard_input_too() {
+fn enqueue_reads_arguments_and_payload_from_standard_input() {
     let desk = Desk::new();
     let ran = desk.run_with(r#"{"a": 1}"#, &["enqueue", "op", "--entity", "1", "--args", "-"]);
     assert!(ran.out.starts_with("intent 1 is enqueued, key op:"), "{}", ran.out);
@@ -320,7 +320,7 @@ fn list_filters_pages_and_has_the_columns_of_the_view() {
 }
 
 #[test]
-fn foreign_bytes_are_printed_escaped() {
+fn list_prints_foreign_bytes_escaped() {
     let desk = Desk::new();
     desk.ok(&["enqueue", "pay", "--entity", "e"]);
     let sql: String = desk
@@ -360,7 +360,7 @@ fn foreign_bytes_are_printed_escaped() {
 }
 
 #[test]
-fn dead_intents_are_replayed_by_id_or_by_filter() {
+fn replay_by_id_or_by_filter() {
     let desk = Desk::new();
     for entity in ["a", "b", "c"] {
         desk.dead(entity);
@@ -403,7 +403,7 @@ fn cancel_withdraws_and_says_what_it_may_not() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_error() {
+fn broken_pipe_is_not_an_error() {
     let desk = Desk::new();
     let many: Vec<String> = (0..2000).map(|i| format!("('op','e{i}','k{i}','{{}}')")).collect();
     desk.sql(&format!(

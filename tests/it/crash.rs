@@ -14,7 +14,7 @@ impl Scene {
 /// A process that was killed half-way used to lose or double its effect: here the request is
 /// sent again with the same key, and the downstream applies it once.
 #[test]
-fn killed_between_request_and_response_sends_again_with_the_same_key() {
+fn crash_in_flight_sends_again_with_the_same_key() {
     let scene = Scene::new();
     let (id, other) = (scene.enqueue("a"), scene.enqueue("b"));
     let mut relay = scene.relay_process("/gate", "deduplicates");
@@ -38,7 +38,7 @@ fn killed_between_request_and_response_sends_again_with_the_same_key() {
 
 /// A downstream that does not deduplicate has one request after the crash as before it.
 #[test]
-fn killed_between_request_and_response_never_sends_again_unprotected() {
+fn crash_in_flight_unprotected_never_sends_again() {
     let scene = Scene::new();
     let (id, other) = (scene.enqueue("a"), scene.enqueue("b"));
     let mut relay = scene.relay_process("/gate", "unprotected");
@@ -62,7 +62,7 @@ fn killed_between_request_and_response_never_sends_again_unprotected() {
 /// A row that kills its process every time goes to a person after the third, and its neighbours
 /// keep their budget.
 #[test]
-fn a_row_that_kills_its_process_is_found() {
+fn crash_loop_row_needs_review_after_three_processes() {
     let scene = Scene::new();
     let killer = scene.enqueue("killer");
     for kill in 1..=3 {
@@ -83,7 +83,7 @@ fn a_row_that_kills_its_process_is_found() {
 /// The row an operator most wants to stop is always leased or about to be: cancelled while its dead
 /// process still holds it, it is not started again. A send was possible, so that a person must look.
 #[test]
-fn a_row_that_kills_its_process_can_be_cancelled() {
+fn crash_loop_row_can_be_cancelled() {
     let scene = Scene::new();
     let killer = scene.enqueue("killer");
     let mut relay = scene.relay_process("/gate", "deduplicates");

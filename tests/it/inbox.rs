@@ -37,7 +37,7 @@ fn never(_: &Connection) -> Result<String> {
 }
 
 #[test]
-fn a_message_that_comes_again_gets_the_first_result() {
+fn message_that_comes_again_gets_the_first_result() {
     let world = World::new();
     let inbox = inbox(&world);
     assert_eq!(inbox.seen("stripe", "evt_1").unwrap(), None);
@@ -55,7 +55,7 @@ fn a_message_that_comes_again_gets_the_first_result() {
 }
 
 #[test]
-fn again_within_the_same_transaction() {
+fn message_twice_in_one_transaction_is_handled_once() {
     let world = World::new();
     let (inbox, mut conn) = (inbox(&world), world.app());
     let tx = immediate(&mut conn);
@@ -67,7 +67,7 @@ fn again_within_the_same_transaction() {
 }
 
 #[test]
-fn a_rollback_forgets_the_message_and_its_effect() {
+fn rollback_forgets_the_message_and_its_effect() {
     let world = World::new();
     let (inbox, mut conn) = (inbox(&world), world.app());
     let tx = immediate(&mut conn);
@@ -97,7 +97,7 @@ impl From<Error> for Failure {
 }
 
 #[test]
-fn what_fails_is_undone_and_the_callers_writes_stay() {
+fn failure_is_undone_and_the_callers_writes_stay() {
     let world = World::new();
     let (inbox, mut conn) = (inbox(&world), world.app());
     let tx = immediate(&mut conn);
@@ -126,7 +126,7 @@ fn what_fails_is_undone_and_the_callers_writes_stay() {
 }
 
 #[test]
-fn a_message_that_is_being_handled_is_not_handled_within() {
+fn message_being_handled_is_not_handled_within() {
     let world = World::new();
     let (inbox, mut conn) = (inbox(&world), world.app());
     let tx = immediate(&mut conn);
@@ -149,7 +149,7 @@ fn a_message_that_is_being_handled_is_not_handled_within() {
 }
 
 #[test]
-fn a_closure_that_ends_the_transaction_is_told_so() {
+fn closure_that_ends_the_transaction_is_an_error() {
     for (end, handled) in [("ROLLBACK", 0), ("ROLLBACK; BEGIN", 0), ("COMMIT", 1)] {
         let world = World::new();
         let (inbox, conn) = (inbox(&world), world.app());
@@ -170,7 +170,7 @@ fn a_closure_that_ends_the_transaction_is_told_so() {
 }
 
 #[test]
-fn an_intent_of_a_message_exists_once() {
+fn intent_of_a_message_exists_once() {
     let world = World::new();
     let (inbox, turns) = (inbox(&world), Cell::new(0));
     for _ in 0..3 {
@@ -187,7 +187,7 @@ fn an_intent_of_a_message_exists_once() {
 }
 
 #[test]
-fn a_connection_that_could_not_keep_the_promise_is_refused() {
+fn connection_that_could_not_keep_the_promise_is_refused() {
     let world = World::new();
     let (inbox, conn) = (inbox(&world), world.app());
     let refused = |conn: &Connection| inbox.once(conn, "s", "m", never).unwrap_err().kind();
@@ -203,7 +203,7 @@ fn a_connection_that_could_not_keep_the_promise_is_refused() {
 }
 
 #[test]
-fn a_bad_name_is_refused_by_the_library_and_by_the_file() {
+fn name_out_of_range_is_refused_by_the_library_and_by_the_file() {
     let world = World::new();
     let inbox = inbox(&world);
     let (long, longer) = ("é".repeat(256), "é".repeat(1025));
@@ -247,7 +247,7 @@ fn add(world: &World, count: usize, prefix: &str, after: i64) {
 }
 
 #[test]
-fn old_messages_are_forgotten_and_younger_ones_are_not() {
+fn forget_deletes_old_messages_and_leaves_younger_ones() {
     let world = World::new();
     let inbox = inbox(&world);
     add(&world, 1203, "old", 0);
@@ -266,7 +266,7 @@ fn old_messages_are_forgotten_and_younger_ones_are_not() {
 
 /// A guard of this test's stops the second transaction in its middle.
 #[test]
-fn messages_are_forgotten_in_transactions_of_500() {
+fn forget_deletes_in_transactions_of_500() {
     let world = World::new();
     let inbox = inbox(&world);
     add(&world, 1203, "old", 0);
@@ -336,7 +336,7 @@ fn processes_that_race_for_a_message_handle_it_once() {
 }
 
 #[test]
-fn the_guides_recipe_and_the_library_agree() {
+fn recipe_of_the_guide_and_the_library_agree() {
     if !needs::has("python3") {
         return;
     }

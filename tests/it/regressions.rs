@@ -18,7 +18,7 @@ use crate::support::world::{
 /// A row that had lost its process waited to be alone, and another operation's backlog never let
 /// it: the wish was forgotten by every step that was closed because of it.
 #[test]
-fn a_lost_row_gets_its_turn_beside_a_backlog() {
+fn lost_row_gets_its_turn_beside_a_backlog() {
     let world = World::new();
     let lost = world.enqueue(&pay("lost"));
     world.sql("UPDATE outbox_lease SET lost = 1, attempts = 1, tries = 1 WHERE id = 1");
@@ -55,7 +55,7 @@ fn a_lost_row_gets_its_turn_beside_a_backlog() {
 
 /// A row that gave its place to an earlier one forgot what the downstream had asked for.
 #[test]
-fn a_queued_row_keeps_its_time() {
+fn retry_after_outlives_giving_way_to_an_earlier_row() {
     let world = World::new();
     let first = world.enqueue(&pay("a").ordering_key("k"));
     let second = world.enqueue(&pay("b").ordering_key("k"));
@@ -74,7 +74,7 @@ fn a_queued_row_keeps_its_time() {
 
 /// A relay that says nothing of it, or says less, erased what was stored.
 #[test]
-fn what_is_stored_is_not_weakened_by_silence() {
+fn contract_is_not_weakened_by_silence() {
     let world = World::new();
     let stored = || world.outbox.operations().unwrap().remove(0);
     let build = |operation: Operation| drop(relay_on(&world.outbox, operation));
@@ -104,7 +104,7 @@ fn what_is_stored_is_not_weakened_by_silence() {
 
 /// A clock that ran ahead and was set back made the key window longer than it is.
 #[test]
-fn a_clock_that_is_set_back_does_not_stretch_the_key_window() {
+fn clock_that_is_set_back_does_not_stretch_the_key_window() {
     for (back, status) in [(30, Status::Succeeded), (7200, Status::Unknown)] {
         let world = World::new();
         let id = world.enqueue(&pay("a"));
@@ -122,7 +122,7 @@ fn a_clock_that_is_set_back_does_not_stretch_the_key_window() {
 
 /// One name that is no text stopped every operation.
 #[test]
-fn a_name_that_is_no_text_stops_nobody_else() {
+fn name_that_is_not_text_stops_no_other_operation() {
     let world = World::new();
     world.enqueue(&pay("a"));
     let other = world.enqueue(&pay("b"));
@@ -143,7 +143,7 @@ fn a_name_that_is_no_text_stops_nobody_else() {
 
 /// An observer that dropped the handle made the writer wait for itself.
 #[test]
-fn the_handle_may_be_dropped_by_an_observer() {
+fn relay_handle_may_be_dropped_by_an_observer() {
     let world = World::new();
     world.enqueue(&pay("a"));
     world.enqueue(&pay("b"));
@@ -163,7 +163,7 @@ fn the_handle_may_be_dropped_by_an_observer() {
 
 /// The guards count bytes; a file in UTF-16 has twice as many.
 #[test]
-fn a_file_in_utf_16_is_refused() {
+fn utf_16_file_is_refused() {
     let dir = folder();
     let path = dir.path().join("app.db");
     let conn = Connection::open(&path).unwrap();
@@ -175,7 +175,7 @@ fn a_file_in_utf_16_is_refused() {
 
 /// A relay went on, silently, on a file that was deleted or replaced under it.
 #[test]
-fn a_relay_stops_when_its_file_is_replaced() {
+fn relay_stops_when_its_file_is_replaced() {
     let world = World::new();
     world.enqueue(&pay("a"));
     let handle = world.relay(DEDUPLICATES).start().unwrap();
@@ -188,7 +188,7 @@ fn a_relay_stops_when_its_file_is_replaced() {
 
 /// Credentials in an address passed the guard, and stood in every list.
 #[test]
-fn plain_sql_cannot_store_credentials_in_an_address() {
+fn credentials_in_an_endpoint_are_refused_by_the_guard() {
     let world = World::new();
     let conn = Connection::open(world.path()).unwrap();
     let insert = |endpoint: &str| {
@@ -210,7 +210,7 @@ fn plain_sql_cannot_store_credentials_in_an_address() {
 /// A relay that lacked an endpoint buried the backlog that another one would have sent.
 #[cfg(feature = "http")]
 #[test]
-fn a_relay_without_an_endpoint_buries_nothing() {
+fn endpoint_missing_from_a_relay_makes_nothing_dead() {
     use sqlite_outbox::Http;
 
     let (world, server) = (World::new(), crate::support::downstream::Downstream::start());
@@ -228,7 +228,7 @@ fn a_relay_without_an_endpoint_buries_nothing() {
 
 /// A drain that was told to stop while the file could not be written gave up an answer it had.
 #[test]
-fn a_stopped_drain_still_writes_what_it_knows() {
+fn drain_that_is_stopped_still_writes_what_it_knows() {
     for workers in [1, 2] {
         let world = Arc::new(World::new());
         let id = world.enqueue(&pay("a"));
@@ -262,7 +262,7 @@ fn a_stopped_drain_still_writes_what_it_knows() {
 /// Rows that a claim only moved out of the way were taken for the end of what is due, and the
 /// relay went to sleep in front of the next one.
 #[test]
-fn what_is_moved_out_of_the_way_holds_nobody_up() {
+fn deferred_rows_hold_up_no_other_row() {
     let world = World::new();
     let outbox = world.on_real_time();
     let mut intents: Vec<_> =
@@ -280,7 +280,7 @@ fn what_is_moved_out_of_the_way_holds_nobody_up() {
 
 /// One row that had been tried for days made the whole operation wait as long as itself.
 #[test]
-fn the_operation_waits_as_long_as_it_was_asked_to() {
+fn limited_operation_waits_as_long_as_it_was_asked_to() {
     for (asked, expected) in [(Some(1), 1000), (None, 60_000)] {
         let world = World::new();
         world.enqueue(&pay("a"));
@@ -296,7 +296,7 @@ fn the_operation_waits_as_long_as_it_was_asked_to() {
 
 /// An address of a row's own that answered badly ended a pause of the configured one's.
 #[test]
-fn an_own_endpoint_ends_no_pause_by_a_bad_answer() {
+fn endpoint_of_a_row_ends_no_pause_by_a_bad_answer() {
     for outcome in [maybe_sent(), rejected()] {
         let world = World::new();
         world.enqueue(&pay("a"));
@@ -316,7 +316,7 @@ fn an_own_endpoint_ends_no_pause_by_a_bad_answer() {
 
 /// What was written while the clock was a year ahead held for that year.
 #[test]
-fn a_clock_that_was_ahead_closes_nothing() {
+fn clock_that_was_ahead_closes_nothing() {
     let year = 365 * 86_400_000;
     for outcome in [not_sent(), succeeded("ok")] {
         let world = World::new();
@@ -345,7 +345,7 @@ fn a_clock_that_was_ahead_closes_nothing() {
 
 /// What was put off stayed put off for the old window, whatever became of the budget.
 #[test]
-fn what_was_put_off_asks_again_when_the_budget_changes() {
+fn deferred_row_is_tried_again_when_the_budget_changes() {
     let world = World::new();
     for entity in ["a", "b"] {
         world.enqueue(&pay(entity).tenant("t"));

@@ -128,7 +128,7 @@ fn library() -> Graph {
 }
 
 #[test]
-fn arrows_point_down() {
+fn layers_point_down() {
     let mut wrong = Vec::new();
     for (file, uses) in library().uses {
         let from = level(top(&file)).unwrap_or_else(|| panic!("src/{file}: which layer?"));
@@ -209,7 +209,7 @@ fn lines_are_at_most_100_wide() {
 }
 
 #[test]
-fn the_binary_uses_the_public_interface_alone() {
+fn binary_uses_the_public_interface_alone() {
     for source in shipped().filter(|source| source.name.starts_with("bin/")) {
         for (number, line) in code_lines(&source) {
             let uses = line.trim_start().starts_with("use sqlite_outbox::");
@@ -269,7 +269,7 @@ fn sql_is_in_the_store() {
 }
 
 #[test]
-fn the_clock_is_read_at_the_rim() {
+fn clock_is_read_at_the_rim() {
     let rim = ["clock.rs", "relay", "http", "outbox/wait.rs", "store/connection.rs", "bin"];
     refuse("a clock is read in the middle", &rim, |line| {
         line.contains("SystemTime") || line.contains("Instant::now") || line.contains("Utc::now")
@@ -277,7 +277,7 @@ fn the_clock_is_read_at_the_rim() {
 }
 
 #[test]
-fn the_network_is_in_one_place() {
+fn network_is_in_one_place() {
     // The command knows the names of its log targets, to cap them.
     let places = ["http", "bin/outbox/ui/logging.rs"];
     refuse("ureq outside http", &places, |line| line.contains("ureq"));
@@ -292,7 +292,7 @@ fn threads_are_in_the_relay() {
 }
 
 #[test]
-fn the_core_is_pure() {
+fn core_is_pure() {
     let pure = |source: &Source| source.name.starts_with("core/");
     let mut wrong = Vec::new();
     for source in shipped().filter(pure) {
@@ -309,7 +309,7 @@ fn the_core_is_pure() {
 }
 
 #[test]
-fn nothing_panics_on_purpose() {
+fn panics_are_absent() {
     let words = [
         ".unwrap()",
         ".expect(\"",
@@ -326,7 +326,7 @@ fn nothing_panics_on_purpose() {
 /// POSIX locks are per process: opening and closing the database by any other way than SQLite's
 /// drops them.
 #[test]
-fn the_database_is_never_opened_as_a_file() {
+fn database_is_never_opened_as_a_file() {
     let places = ["bin", "liveness.rs"];
     refuse("std::fs near the database", &places, |line| {
         line.contains("std::fs") || line.contains("File::open")
@@ -334,7 +334,7 @@ fn the_database_is_never_opened_as_a_file() {
 }
 
 #[test]
-fn the_public_surface_is_small() {
+fn public_surface_is_small() {
     let lib = sources().into_iter().find(|source| source.name == "lib.rs").unwrap().code;
     let names: usize = lib
         .split(';')

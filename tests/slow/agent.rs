@@ -179,14 +179,14 @@ fn it_refuses_what_it_cannot_take(tool: Tool) {
 }
 
 #[test]
-fn the_tool_in_rust() {
+fn agent_tool_in_rust() {
     asked_again_it_answers_with_the_first_receipt(rust);
     it_waits_for_what_became_of_it(rust);
     it_refuses_what_it_cannot_take(rust);
 }
 
 #[test]
-fn the_tool_in_python() {
+fn agent_tool_in_python() {
     if !needs::has("python3") {
         return;
     }
@@ -196,7 +196,7 @@ fn the_tool_in_python() {
 }
 
 #[test]
-fn the_tool_in_typescript() {
+fn agent_tool_in_typescript() {
     if node::modules().is_some() {
         asked_again_it_answers_with_the_first_receipt(typescript);
         it_waits_for_what_became_of_it(typescript);
@@ -206,7 +206,7 @@ fn the_tool_in_typescript() {
 
 /// `tsx` drops the types without looking at them.
 #[test]
-fn the_tool_in_typescript_has_the_types_it_says() {
+fn agent_tool_in_typescript_has_the_types_it_says() {
     let Some(modules) = node::modules() else { return };
     let home = modules.parent().unwrap();
     std::fs::copy(example("agent_tool.ts"), home.join("agent_tool.ts")).unwrap();
@@ -220,7 +220,7 @@ fn the_tool_in_typescript_has_the_types_it_says() {
 }
 
 #[test]
-fn the_same_ask_in_three_languages_is_one_action() {
+fn agent_tools_in_three_languages_ask_for_one_action() {
     let scene = Scene::new();
     let mut tools: Vec<Tool> = vec![rust];
     if needs::has("python3") {
@@ -240,7 +240,7 @@ fn the_same_ask_in_three_languages_is_one_action() {
 
 /// What was asked for first stays what it is; the next version is another action beside it.
 #[test]
-fn a_new_version_is_given_by_code_alone() {
+fn agent_tool_gets_a_new_version_from_code_alone() {
     if !needs::has("python3") {
         return;
     }
@@ -259,7 +259,7 @@ print(agent_tool.charge(agent_tool.connect(sys.argv[1]), 'order-42', 4300, versi
 
 /// The answers that docs/agents.md shows are the answers that a model sees.
 #[test]
-fn the_guide_shows_the_answers() {
+fn agent_tool_answers_as_the_guide_shows() {
     let guide = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/agents.md"));
     let lines = guide.lines().filter(|line| line.starts_with(r#"{"status": "#));
     let shown: Vec<Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -269,7 +269,7 @@ fn the_guide_shows_the_answers() {
 
 /// A model that calls its tools in parallel asks for one step several times at once.
 #[test]
-fn asked_at_the_same_time_one_of_them_is_the_first() {
+fn agent_tool_called_in_parallel_has_one_first_call() {
     if !needs::has("python3") {
         return;
     }
@@ -289,7 +289,7 @@ fn asked_at_the_same_time_one_of_them_is_the_first() {
 /// A tool that is killed before its commit leaves neither the business row nor the intent, and has
 /// answered nothing; asked again it is the first.
 #[test]
-fn a_tool_killed_before_its_commit_has_written_nothing() {
+fn agent_tool_killed_before_its_commit_has_written_nothing() {
     if !needs::has("python3") {
         return;
     }

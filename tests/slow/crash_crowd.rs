@@ -16,7 +16,7 @@ use crate::support::world::pay;
 /// Sends and records in a crowd: two relays and four enqueuers, one of them Python, while relays
 /// are killed thirty times and more, some with a request in flight.
 #[test]
-fn nothing_is_lost_or_doubled_in_a_crowd_under_fire() {
+fn crash_crowd_loses_and_doubles_nothing() {
     if !needs::has("python3") {
         return;
     }

@@ -84,7 +84,7 @@ fn healthy(beside: &[&str]) -> Duration {
 
 /// One customer's failing endpoint took all workers while everyone else's jobs crawled.
 #[test]
-fn a_dead_and_a_slow_operation_cost_a_healthy_one_little() {
+fn healthy_operation_keeps_its_speed_beside_a_dead_and_a_slow_one() {
     // Of each side the quickest run counts: whatever else the machine does only slows a run down.
     let (mut alone, mut together) = (Duration::MAX, Duration::MAX);
     let mut ratio = 0.0;

@@ -60,7 +60,7 @@ fn limits_hold_over_processes_and_a_kill() {
 
 /// Two relays find out together that the downstream is gone, and together that it is back.
 #[test]
-fn the_breaker_is_one_for_all_processes() {
+fn breaker_is_one_for_all_processes() {
     let scene = scene(200, 1);
     scene.downstream.set_down(true);
     let mut relays = [scene.careful_relay_process(), scene.careful_relay_process()];

@@ -75,7 +75,7 @@ fn enqueue_and_revise(world: &World) -> Told {
 /// Once a revision is accepted, the old version is not sent any more; if it is too late, the old
 /// one was sent. Never both, never neither, and each line in its order.
 #[test]
-fn of_two_versions_one_is_carried_out() {
+fn revise_race_carries_out_one_of_two_versions() {
     let world = World::new();
     let mut relay = Process::telling_relay(&world.path());
     relay.waits_until_it_says("started");

@@ -64,7 +64,7 @@ fn events_come_in_order_filtered_and_under_the_names_of_the_columns() {
 }
 
 #[test]
-fn many_events_are_read_page_by_page() {
+fn events_are_read_page_by_page() {
     let desk = Desk::new();
     let rows: Vec<String> = (0..1203).map(|i| format!("('op','e{i}','k{i}','{{}}')")).collect();
     desk.sql(&format!(
@@ -80,7 +80,7 @@ fn many_events_are_read_page_by_page() {
 }
 
 #[test]
-fn whoever_follows_sees_what_other_processes_do_until_told_to_stop() {
+fn events_follow_sees_other_processes_until_told_to_stop() {
     for signal in ["TERM", "INT"] {
         let desk = Desk::new();
         desk.withdrawn("pay", "before");
@@ -106,7 +106,7 @@ fn whoever_follows_sees_what_other_processes_do_until_told_to_stop() {
 }
 
 #[test]
-fn whoever_follows_ends_quietly_when_nobody_reads() {
+fn events_follow_ends_quietly_on_a_broken_pipe() {
     let desk = Desk::new();
     desk.withdrawn("pay", "before");
     let mut follower = Running::spawn(&desk, &["events", "--follow"]);

@@ -71,7 +71,7 @@ fn show_names_the_intent_that_is_waited_for() {
 }
 
 #[test]
-fn a_list_that_is_piped_is_not_cut() {
+fn list_that_is_piped_is_not_cut() {
     let desk = Desk::new();
     let entity = "x".repeat(300);
     desk.dead(&entity);
@@ -101,7 +101,7 @@ fn stats_count_and_mark_what_no_relay_knows() {
 }
 
 #[test]
-fn the_demo_ends_with_one_effect_per_intent() {
+fn demo_ends_with_one_effect_per_intent() {
     let desk = Desk::new();
     let text = desk.ok(&["demo"]);
     assert!(text.contains("One effect per intent: 12 succeeded, each with one effect"), "{text}");

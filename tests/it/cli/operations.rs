@@ -22,7 +22,7 @@ max_per = "100/1h"
 max_cost_per_tenant = "5000/24h""#;
 
 #[test]
-fn a_pause_holds_back_what_a_relay_would_send() {
+fn pause_holds_back_what_a_relay_would_send() {
     let (desk, downstream) = (Desk::new(), Downstream::start());
     let relay_toml = desk.file("relay.toml", &config(&downstream.url("/ok"), EVERYTHING));
     let drain = ["relay", "--drain", "--config", &relay_toml];
@@ -82,7 +82,7 @@ fn a_pause_holds_back_what_a_relay_would_send() {
 }
 
 #[test]
-fn a_pause_for_a_time_says_when_it_ends() {
+fn pause_for_a_time_says_when_it_ends() {
     let desk = Desk::new();
     let relay_toml = desk.file("relay.toml", &config("http://127.0.0.1:9/", ""));
     desk.ok(&["relay", "--drain", "--config", &relay_toml]);
@@ -180,7 +180,7 @@ fn budget_of_cost_has_the_range_of_the_library() {
 
 /// The breaker as configured, in a process, and what is said about it in another.
 #[test]
-fn the_configured_breaker_pauses_and_is_explained() {
+fn breaker_as_configured_pauses_and_is_explained() {
     let desk = Desk::new();
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let text = config(&format!("http://{closed}/"), "breaker_after = 2");

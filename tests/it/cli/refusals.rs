@@ -12,7 +12,7 @@ fn only_error(ran: &Ran) -> &str {
 }
 
 #[test]
-fn every_bad_value_names_its_flag_and_writes_nothing() {
+fn enqueue_names_the_flag_of_a_bad_value_and_writes_nothing() {
     let desk = Desk::new();
     desk.ok(&["enqueue", "pay", "--entity", "there", "--args", r#"{"a":1}"#]);
     let long = "x".repeat(1025);
@@ -67,7 +67,7 @@ fn every_bad_value_names_its_flag_and_writes_nothing() {
 }
 
 #[test]
-fn other_commands_refuse_bad_values_too() {
+fn commands_refuse_bad_values() {
     let desk = Desk::new();
     let cases: &[(i32, &str, &[&str])] = &[
         (2, "--status", &["list", "--status", "lost"]),
@@ -110,7 +110,7 @@ fn other_commands_refuse_bad_values_too() {
 }
 
 #[test]
-fn a_file_must_be_named_and_is_not_created_by_looking() {
+fn file_must_be_named_and_is_not_created_by_reading() {
     let desk = Desk::new();
     let output = desk.command(&["list"]).env_remove("OUTBOX_DB").output().unwrap();
     let ran = Ran::from(output);
@@ -127,7 +127,7 @@ fn a_file_must_be_named_and_is_not_created_by_looking() {
 }
 
 #[test]
-fn a_file_that_cannot_be_used_is_explained_in_one_line() {
+fn file_that_cannot_be_used_is_explained_in_one_line() {
     let desk = Desk::new();
     desk.file("text.db", &"this is no database\n".repeat(500));
     let cases = [
@@ -151,7 +151,7 @@ fn a_file_that_cannot_be_used_is_explained_in_one_line() {
 
 #[cfg(unix)]
 #[test]
-fn a_read_only_file_is_explained_in_one_line() {
+fn file_that_is_read_only_is_explained_in_one_line() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::os::unix::process::CommandExt;
     let desk = Desk::new();
@@ -174,7 +174,7 @@ fn a_read_only_file_is_explained_in_one_line() {
 }
 
 #[test]
-fn a_mistake_in_the_configuration_is_found_by_its_line() {
+fn relay_toml_mistake_is_named_with_its_line() {
     let desk = Desk::new();
     let op = "[operations.\"a.b\"]\n";
     let cases: &[(&str, String)] = &[
@@ -234,7 +234,7 @@ fn a_mistake_in_the_configuration_is_found_by_its_line() {
 }
 
 #[test]
-fn a_credential_in_a_stored_header_is_warned_of_by_name() {
+fn credential_in_a_stored_header_is_warned_of_by_name() {
     let desk = Desk::new();
     for (entity, name) in [("a", "Authorization"), ("b", "cookie"), ("c", "X-API-Key")] {
         let header = format!("{name}=SENTINEL");
@@ -248,7 +248,7 @@ fn a_credential_in_a_stored_header_is_warned_of_by_name() {
 }
 
 #[test]
-fn the_demo_stays_out_of_an_application() {
+fn demo_refuses_the_file_of_an_application() {
     let desk = Desk::new();
     desk.sql("CREATE TABLE invoices (id TEXT)");
     let ran = desk.run(&["demo", "--db", "app.db"]);
@@ -258,7 +258,7 @@ fn the_demo_stays_out_of_an_application() {
 }
 
 #[test]
-fn the_demo_stays_out_of_other_intents() {
+fn demo_refuses_a_file_with_other_intents() {
     let desk = Desk::new();
     desk.ok(&["enqueue", "stripe.charge", "--entity", "order-1"]);
     let ran = desk.run(&["demo", "--db", desk.path().to_str().unwrap()]);

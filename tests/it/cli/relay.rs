@@ -23,7 +23,7 @@ impl Desk {
 }
 
 #[test]
-fn a_drain_sends_what_is_due_and_sums_up() {
+fn drain_sends_what_is_due_and_sums_up() {
     let (desk, downstream) = (Desk::new(), Downstream::start());
     let key = desk.enqueue_for("a", &downstream.url("/ok"));
     desk.enqueue_for("b", &downstream.url("/status/400"));
@@ -45,7 +45,7 @@ fn a_drain_sends_what_is_due_and_sums_up() {
 }
 
 #[test]
-fn an_intent_of_a_row_is_not_sent_to_a_private_address_unasked() {
+fn endpoint_of_a_row_on_a_private_address_is_refused() {
     let (desk, downstream) = (Desk::new(), Downstream::start());
     desk.enqueue_for("a", &downstream.url("/ok"));
     desk.ok(&["relay", "--drain", "--downstream", "deduplicates"]);
@@ -54,7 +54,7 @@ fn an_intent_of_a_row_is_not_sent_to_a_private_address_unasked() {
 }
 
 #[test]
-fn a_configuration_with_everything_is_obeyed() {
+fn relay_toml_with_everything_is_obeyed() {
     let (desk, downstream) = (Desk::new(), Downstream::start());
     desk.ok(&["enqueue", "stripe.charge", "--entity", "a"]);
     desk.ok(&["enqueue", "other", "--entity", "a"]);
@@ -131,7 +131,7 @@ backoff = {{ kind = "exponential", base = "2s", cap = "1h", jitter = "full" }}
 }
 
 #[test]
-fn the_guides_configuration_is_accepted_and_names_every_key() {
+fn relay_toml_of_the_guide_is_accepted_and_names_every_key() {
     let guide = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/relay-toml.md"));
     let (_, rest) = guide.split_once("```toml\n# relay.toml\n").unwrap();
     let (text, _) = rest.split_once("```").unwrap();
@@ -226,7 +226,7 @@ impl Drop for Running {
 }
 
 #[test]
-fn a_request_on_the_way_is_finished_and_recorded_at_sigterm() {
+fn sigterm_finishes_and_records_a_request_in_flight() {
     let (desk, downstream) = (Desk::new(), Downstream::start());
     let key = desk.enqueue_for("a", &downstream.url("/gate"));
     let mut relay = Running::start(&desk, &["--json"]);
@@ -246,7 +246,7 @@ fn a_request_on_the_way_is_finished_and_recorded_at_sigterm() {
 /// Once reported as nothing finished: the outcome could be recorded between the words on standard
 /// error and the moment the relay itself was told to stop.
 #[test]
-fn what_was_recorded_before_the_signal_is_no_part_of_what_was_finished_after_it() {
+fn sigterm_counts_only_what_was_finished_after_it() {
     let (desk, downstream) = (Desk::new(), Downstream::start());
     desk.enqueue_for("a", &downstream.url("/status/400"));
     let mut relay = Running::start(&desk, &[]);
@@ -263,7 +263,7 @@ fn what_was_recorded_before_the_signal_is_no_part_of_what_was_finished_after_it(
 }
 
 #[test]
-fn a_stricter_stored_contract_names_the_way_out() {
+fn contract_that_is_stricter_names_the_way_out() {
     let desk = Desk::new();
     let drain = |contract: &str| {
         desk.file("relay.toml", &format!("[operations.pay]\ndownstream = {contract}\n"));
@@ -280,7 +280,7 @@ fn a_stricter_stored_contract_names_the_way_out() {
 }
 
 #[test]
-fn a_drain_finishes_what_is_on_the_way_at_sigint() {
+fn sigint_lets_a_drain_finish_what_is_in_flight() {
     let (desk, downstream) = (Desk::new(), Downstream::start());
     desk.enqueue_for("a", &downstream.url("/gate"));
     let mut relay = Running::start(&desk, &["--drain", "--json"]);
@@ -295,7 +295,7 @@ fn a_drain_finishes_what_is_on_the_way_at_sigint() {
 }
 
 #[test]
-fn a_second_signal_ends_the_relay_at_once() {
+fn signal_that_comes_twice_ends_the_relay_at_once() {
     let (desk, downstream) = (Desk::new(), Downstream::start());
     desk.enqueue_for("a", &downstream.url("/gate"));
     let mut relay = Running::start(&desk, &[]);
@@ -308,7 +308,7 @@ fn a_second_signal_ends_the_relay_at_once() {
 }
 
 #[test]
-fn a_relay_stops_by_itself_when_the_schema_is_newer() {
+fn schema_that_is_newer_stops_the_relay() {
     let desk = Desk::new();
     let mut relay = Running::start(&desk, &[]);
     relay.wait_to_hear("relaying");
@@ -318,7 +318,7 @@ fn a_relay_stops_by_itself_when_the_schema_is_newer() {
 }
 
 #[test]
-fn the_log_never_holds_what_the_transport_would_tell() {
+fn log_never_holds_what_the_transport_would_tell() {
     let (desk, downstream) = (Desk::new(), Downstream::start());
     let toml = format!(
         "[default]\nendpoint = \"{}\"\ndownstream = \"deduplicates\"\nheaders = {{ authorization = \"Bearer SENTINEL\" }}\n",

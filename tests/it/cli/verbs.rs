@@ -150,7 +150,7 @@ fn resolve_wants_one_finding_and_one_id_for_one_effect() {
 }
 
 #[test]
-fn an_id_of_another_intent_is_refused() {
+fn downstream_id_of_another_intent_is_refused() {
     let (desk, downstream) = (Desk::new(), Downstream::start());
     for entity in ["a", "b"] {
         desk.lost(&downstream, entity, &[]);
@@ -170,7 +170,7 @@ fn an_id_of_another_intent_is_refused() {
 }
 
 #[test]
-fn what_is_looked_up_says_when() {
+fn show_says_when_the_next_lookup_is() {
     let (desk, downstream) = (Desk::new(), Downstream::start());
     desk.lost(&downstream, "a", &[]);
     // As a relay with a look-up leaves it.
@@ -199,7 +199,7 @@ fn what_is_looked_up_says_when() {
 
 /// As configured: the answer was lost, and the provider's record has the effect.
 #[test]
-fn a_configured_look_up_finds_what_was_applied() {
+fn lookup_as_configured_finds_what_was_applied() {
     let (desk, downstream) = (Desk::new(), Downstream::start());
     desk.ok(&["enqueue", "mail", "--entity", "a", "--key", "a"]);
     let text = format!(
@@ -350,7 +350,7 @@ fn confirm_names_what_is_malformed_and_goes_on() {
 
 /// What reads the answers may be gone: the lines are confirmed all the same.
 #[test]
-fn confirm_goes_on_when_nobody_reads() {
+fn confirm_goes_on_over_a_broken_pipe() {
     use std::io::Write;
     use std::process::Stdio;
     let desk = Desk::new();

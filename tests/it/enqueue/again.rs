@@ -12,7 +12,7 @@ fn ask(world: &World, intent: &Intent) -> Enqueued {
 /// A slow charge that had gone through looked failed, the user tried again, and each try was a new
 /// charge. In doubt, the same ask is the same intent, with its key, until a look-up has found it.
 #[test]
-fn while_nobody_knows_the_same_ask_is_the_same_intent() {
+fn repeated_ask_in_doubt_is_the_same_intent() {
     let world = World::new();
     let relay = world.relay(Unprotected);
     world.script.then(maybe_sent());
@@ -41,7 +41,7 @@ fn while_nobody_knows_the_same_ask_is_the_same_intent() {
 
 /// A step that was planned anew repeats its effect; its call id is new and its arguments are not.
 #[test]
-fn what_differs_from_try_to_try_does_not_make_another_action() {
+fn repeated_ask_under_another_call_id_is_the_same_action() {
     let world = World::new();
     let refund = |call: &str, args: &str| {
         let intent = Intent::new("pay", "order-1").args_json(args);
@@ -60,7 +60,7 @@ fn what_differs_from_try_to_try_does_not_make_another_action() {
 
 /// One tool of a step waited for a person; when the step was run again, the others fired twice.
 #[test]
-fn a_step_that_is_run_again_gets_the_first_receipt() {
+fn repeated_step_gets_the_first_receipt() {
     let world = World::new();
     let first = ask(&world, &pay("x"));
     world.drain(DEDUPLICATES);

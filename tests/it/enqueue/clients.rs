@@ -21,7 +21,7 @@ fn python_enqueues_with_plain_sql() {
 }
 
 #[test]
-fn the_readmes_python_example_enqueues_once_and_refuses_other_arguments() {
+fn python_example_of_the_readme_enqueues_once_and_refuses_other_arguments() {
     if !needs::has("python3") {
         return;
     }

@@ -23,7 +23,7 @@ fn conflict(world: &World, intent: &Intent) -> String {
 
 /// A failed or cancelled action that kept its key made a later call a false success.
 #[test]
-fn asking_again_tells_where_it_stands() {
+fn repeated_enqueue_tells_the_status() {
     let world = World::new();
     let other = world.enqueue(&pay("other").delay(std::time::Duration::from_secs(9_000_000)));
     let pending = world.enqueue(&pay("a"));
@@ -50,7 +50,7 @@ fn asking_again_tells_where_it_stands() {
 }
 
 #[test]
-fn asking_again_while_it_is_being_sent() {
+fn repeated_enqueue_while_in_flight() {
     let world = World::new();
     let (id, other) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
     let outbox = world.outbox.clone();
@@ -79,7 +79,7 @@ fn asking_again_while_it_is_being_sent() {
 }
 
 #[test]
-fn a_brought_key_stands_for_one_content() {
+fn brought_key_stands_for_one_content() {
     let world = World::new();
     let one = || pay("a").key("k1").endpoint("https://api.example.com/a");
     let id = world.enqueue(&one());
@@ -114,7 +114,7 @@ fn a_brought_key_stands_for_one_content() {
 }
 
 #[test]
-fn other_arguments_need_another_version() {
+fn arguments_that_differ_need_another_version() {
     let world = World::new();
     let with = |amount: i64| Intent::new("pay", "a").args(serde_json::json!({ "amount": amount }));
     let first = world.try_enqueue(&with(1)).unwrap();
@@ -137,7 +137,7 @@ fn other_arguments_need_another_version() {
 
 /// The key space was global, so that one tenant could use up another's predictable key.
 #[test]
-fn tenants_do_not_meet() {
+fn tenants_have_separate_keys() {
     let world = World::new();
     let a = world.try_enqueue(&pay("a").tenant("A")).unwrap();
     let b = world.try_enqueue(&pay("a").tenant("B")).unwrap();
@@ -156,7 +156,7 @@ fn tenants_do_not_meet() {
 }
 
 #[test]
-fn a_row_of_plain_sql_has_its_payload_for_arguments() {
+fn plain_sql_row_has_its_payload_for_arguments() {
     let world = World::new();
     world.sql(
         r#"INSERT INTO outbox (operation, entity_id, idempotency_key, payload)
@@ -172,7 +172,7 @@ fn a_row_of_plain_sql_has_its_payload_for_arguments() {
 
 /// Two callers at once: the second waits for the first, then finds what it wrote.
 #[test]
-fn two_transactions_with_the_same_intent() {
+fn transactions_with_the_same_intent_write_one() {
     let world = World::new();
     world.app();
     for round in 0..20 {

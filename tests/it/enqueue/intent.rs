@@ -7,7 +7,7 @@ use sqlite_outbox::{Enqueued, ErrorKind, Intent, Status};
 use crate::support::world::{DEDUPLICATES, START, World, pay};
 
 #[test]
-fn a_new_intent_is_pending_and_due_at_once() {
+fn intent_is_pending_and_due_at_once() {
     let world = World::new();
     let intent =
         pay("a").tenant("acme").endpoint("https://api.example.com/pay").header("X-Trace", "t1");
@@ -34,7 +34,7 @@ fn a_new_intent_is_pending_and_due_at_once() {
 }
 
 #[test]
-fn a_delay_and_an_expiry_are_counted_from_now() {
+fn delay_and_expiry_are_counted_from_now() {
     let world = World::new();
     let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3600));
     let id = world.enqueue(&pay("a").delay(minute).expires_in(hour));
@@ -49,7 +49,7 @@ fn a_delay_and_an_expiry_are_counted_from_now() {
 /// A clock behind SQLite's own must not keep an intent from being due: all stamps of a row come
 /// from one clock.
 #[test]
-fn a_clock_that_lags_does_not_fail_the_caller() {
+fn clock_that_lags_does_not_fail_the_caller() {
     let world = World::new();
     world.clock.set(1_700_000_000_000);
     let (a, b) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
@@ -59,7 +59,7 @@ fn a_clock_that_lags_does_not_fail_the_caller() {
 }
 
 #[test]
-fn every_bad_field_is_named_and_nothing_is_written() {
+fn field_out_of_range_is_named_and_nothing_is_written() {
     let world = World::new();
     let long = |count: usize| "x".repeat(count);
     let text = |payload: &str| pay("a").content_type("text/plain").payload(payload);
@@ -132,7 +132,7 @@ fn every_bad_field_is_named_and_nothing_is_written() {
 }
 
 #[test]
-fn every_limit_itself_is_accepted() {
+fn field_at_its_limit_is_accepted() {
     let world = World::new();
     let long = |count: usize| "x".repeat(count);
     let umlauts = |count: usize| "ü".repeat(count);
@@ -163,7 +163,7 @@ fn every_limit_itself_is_accepted() {
 
 /// A key was measured in characters where the store counts bytes, and blew up later.
 #[test]
-fn a_brought_key_is_measured_in_bytes() {
+fn brought_key_is_measured_in_bytes() {
     let world = World::new();
     for (key, fits) in [
         ("k".repeat(255), true),
@@ -178,7 +178,7 @@ fn a_brought_key_is_measured_in_bytes() {
 }
 
 #[test]
-fn the_largest_payload_fits_and_one_byte_more_does_not() {
+fn payload_of_the_largest_size_fits_and_one_byte_more_does_not() {
     let world = World::new();
     let max = usize::try_from(world.number("SELECT payload_max FROM outbox_meta")).unwrap();
     let text = |entity: &str, bytes: usize| {
@@ -197,7 +197,7 @@ fn the_largest_payload_fits_and_one_byte_more_does_not() {
 
 /// A message that held a NUL escape was refused by the store and lost, or quietly altered.
 #[test]
-fn odd_characters_arrive_unchanged_or_are_refused() {
+fn characters_arrive_unchanged_or_are_refused() {
     let world = World::new();
     let bodies = [
         r#"{"a":"\u0000"}"#,
@@ -220,7 +220,7 @@ fn odd_characters_arrive_unchanged_or_are_refused() {
 
 /// Integers beyond the signed 64 bits became doubles on the way to storage.
 #[test]
-fn large_integers_keep_every_digit() {
+fn integers_keep_every_digit() {
     let world = World::new();
     let body = r#"{"id":18446744073709551615,"low":-9223372036854775808}"#;
     let id = world.enqueue(&Intent::new("pay", "a").args_json(body));
@@ -250,7 +250,7 @@ fn spelling_does_not_make_another_action() {
 }
 
 #[test]
-fn many_are_written_together_or_not_at_all() {
+fn enqueue_all_writes_all_or_nothing() {
     let world = World::new();
     let good: Vec<Intent> = (0..5).map(|n| pay(&n.to_string())).collect();
     let all = world.outbox.transact(|tx| world.outbox.enqueue_all(tx, &good)).unwrap();

@@ -65,7 +65,7 @@ fn in_every_state(check: impl FnOnce(&Connection) + Send + 'static) {
 /// `INSERT OR REPLACE` on a used key changed the payload past the frozen trigger and orphaned
 /// the lease; `OR IGNORE` lost an intent without a word.
 #[test]
-fn no_statement_changes_an_intent_that_is_there() {
+fn guard_refuses_every_change_of_an_intent() {
     in_every_state(|conn| {
         let before = everything(conn);
         for id in 1..=6 {
@@ -129,7 +129,7 @@ fn no_statement_changes_an_intent_that_is_there() {
 }
 
 #[test]
-fn the_recipe_for_plain_sql_is_idempotent() {
+fn plain_sql_recipe_is_idempotent() {
     let world = World::new();
     let recipe = "INSERT INTO outbox (operation, entity_id, idempotency_key, payload)
          SELECT 'pay', 'a', 'k', '{}'
@@ -142,7 +142,7 @@ fn the_recipe_for_plain_sql_is_idempotent() {
 
 /// Each guard by its field, loud under every conflict clause.
 #[test]
-fn every_bad_value_is_refused_by_its_field() {
+fn guard_names_the_field_of_a_bad_value() {
     let world = World::new();
     let conn = Connection::open(world.path()).unwrap();
     let long = |count: usize| format!("'{}'", "x".repeat(count));
@@ -222,7 +222,7 @@ fn every_bad_value_is_refused_by_its_field() {
 }
 
 #[test]
-fn a_settled_row_may_be_stripped_and_deleted() {
+fn settled_row_may_be_stripped_and_deleted() {
     let world = World::new();
     let ids = [world.enqueue(&pay("a").key("k").header("x", "y")), world.enqueue(&pay("b"))];
     world.drain(DEDUPLICATES);
@@ -244,7 +244,7 @@ fn a_settled_row_may_be_stripped_and_deleted() {
 }
 
 #[test]
-fn a_refused_statement_leaves_the_callers_transaction() {
+fn guard_refusal_leaves_the_callers_transaction() {
     let world = World::new();
     world.enqueue(&pay("a").key("k"));
     let conn = world.app();

@@ -11,7 +11,7 @@ use crate::support::needs;
 use crate::support::world::{DEDUPLICATES, LONG, World, pay, succeeded, until};
 
 #[test]
-fn a_new_file_is_made_and_found_again() {
+fn schema_of_a_new_file_is_made_and_found_again() {
     let world = World::new();
     let (a, b) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
     assert_eq!(world.number("PRAGMA auto_vacuum"), 2, "incremental");
@@ -30,7 +30,7 @@ fn a_new_file_is_made_and_found_again() {
 }
 
 #[test]
-fn an_application_file_in_another_journal_mode_keeps_its_rows() {
+fn application_file_in_another_journal_mode_keeps_its_rows() {
     let dir = folder();
     let path = dir.path().join("app.db");
     let conn = Connection::open(&path).unwrap();
@@ -50,7 +50,7 @@ fn an_application_file_in_another_journal_mode_keeps_its_rows() {
 }
 
 #[test]
-fn a_newer_or_damaged_schema_is_refused_by_name() {
+fn schema_newer_or_damaged_is_refused_by_name() {
     for (damage, words) in [
         ("UPDATE outbox_meta SET schema_version = 99", &["99", "newer"][..]),
         ("DELETE FROM outbox_meta", &["outbox_meta"]),
@@ -73,7 +73,7 @@ fn a_newer_or_damaged_schema_is_refused_by_name() {
 }
 
 #[test]
-fn a_table_of_the_applications_own_is_not_touched() {
+fn application_table_is_not_touched() {
     for name in ["outbox", "outbox_event", "OUTBOX", "outbox_meta"] {
         let dir = folder();
         let path = dir.path().join("app.db");
@@ -92,7 +92,7 @@ fn a_table_of_the_applications_own_is_not_touched() {
 }
 
 #[test]
-fn what_is_no_database_is_said_so() {
+fn open_says_that_a_file_is_not_a_database() {
     let dir = folder();
     let text = dir.path().join("notes.txt");
     std::fs::write(&text, "just some notes, long enough to be no header of a database at all")
@@ -110,7 +110,7 @@ fn what_is_no_database_is_said_so() {
 
 /// First opens race for the journal mode, the tables and the first row.
 #[test]
-fn many_open_a_new_file_at_once() {
+fn open_of_a_new_file_by_many_at_once() {
     for _ in 0..10 {
         let dir = folder();
         let (path, start) = (dir.path().join("app.db"), Barrier::new(6));
@@ -138,7 +138,7 @@ fn many_open_a_new_file_at_once() {
 
 /// A plain INSERT from another language and an older SQLite is a full enqueue.
 #[test]
-fn a_python_program_enqueues_with_plain_sql() {
+fn python_program_enqueues_with_plain_sql() {
     if !needs::has("python3") {
         return;
     }
@@ -174,7 +174,7 @@ except sqlite3.IntegrityError as error:
 
 /// An old relay must not go on in a file that a newer build has migrated.
 #[test]
-fn an_older_relay_stops_when_the_schema_moves_on() {
+fn schema_change_stops_an_older_relay() {
     let world = World::new();
     world.enqueue(&pay("a"));
     let (relay, started) = (world.relay(DEDUPLICATES), world.relay(DEDUPLICATES));
@@ -196,7 +196,7 @@ fn an_older_relay_stops_when_the_schema_moves_on() {
 /// An outcome that is known when the schema moves on is written down all the same, under its
 /// claim: otherwise a migration would put every delivery on the way in doubt.
 #[test]
-fn what_is_known_when_the_schema_moves_on_is_recorded() {
+fn schema_change_still_records_known_outcomes() {
     for workers in [1, 2] {
         let world = Arc::new(World::new());
         for n in 0..50 {

@@ -10,7 +10,7 @@ use sqlite_outbox::{Error, ErrorKind, Status};
 use crate::support::world::{DEDUPLICATES, World, immediate, pay};
 
 #[test]
-fn a_connection_that_could_not_keep_the_promise_is_refused() {
+fn connection_that_could_not_keep_the_promise_is_refused() {
     let world = World::new();
     let conn = world.app();
     let refused = |conn: &Connection| world.outbox.enqueue(conn, &pay("a")).unwrap_err();
@@ -39,7 +39,7 @@ fn a_connection_that_could_not_keep_the_promise_is_refused() {
 
 #[cfg(unix)]
 #[test]
-fn the_same_file_by_other_names_is_accepted() {
+fn file_by_another_name_is_accepted() {
     let world = World::new();
     let folder = world.dir.path().join("sub");
     std::fs::create_dir(&folder).unwrap();
@@ -58,7 +58,7 @@ fn the_same_file_by_other_names_is_accepted() {
 /// A hard link of another name has a WAL of its own: writing through both corrupts the file.
 #[cfg(unix)]
 #[test]
-fn a_hard_link_is_refused() {
+fn hard_link_is_refused() {
     let world = World::new();
     world.batch("PRAGMA wal_checkpoint(TRUNCATE)");
     let link = world.dir.path().join("hard.db");
@@ -70,7 +70,7 @@ fn a_hard_link_is_refused() {
 }
 
 #[test]
-fn rolled_back_with_the_business_write() {
+fn rollback_of_the_business_write_takes_the_intent() {
     let world = World::new();
     let mut conn = world.app();
     for (order, commits) in [("a", false), ("b", true)] {
@@ -90,7 +90,7 @@ fn rolled_back_with_the_business_write() {
 
 /// A partial rollback took the row, but a hook that was registered with it still ran.
 #[test]
-fn rolled_back_to_a_savepoint() {
+fn rollback_to_a_savepoint_takes_the_intent() {
     let world = World::new();
     let mut conn = world.app();
     let tx = immediate(&mut conn);
@@ -107,7 +107,7 @@ fn rolled_back_to_a_savepoint() {
 }
 
 #[test]
-fn a_savepoint_alone_is_a_transaction() {
+fn savepoint_alone_is_a_transaction() {
     let world = World::new();
     let mut conn = world.app();
     let savepoint = conn.savepoint().unwrap();
@@ -120,7 +120,7 @@ fn a_savepoint_alone_is_a_transaction() {
 /// After ROLLBACK TO a savepoint stays open; a helper that forgets it leaves the caller with one
 /// more than it opened.
 #[test]
-fn errors_leave_the_callers_savepoints_as_found() {
+fn savepoints_of_the_caller_are_left_as_found_by_errors() {
     let world = World::new();
     world.enqueue(&pay("taken").key("k"));
     let mut conn = world.app();
@@ -153,7 +153,7 @@ fn errors_leave_the_callers_savepoints_as_found() {
 }
 
 #[test]
-fn a_panic_among_many_leaves_no_savepoint() {
+fn panic_in_enqueue_all_leaves_no_savepoint() {
     let world = World::new();
     let mut conn = world.app();
     let tx = immediate(&mut conn);
@@ -173,7 +173,7 @@ fn a_panic_among_many_leaves_no_savepoint() {
 /// SQLite ends a transaction by itself after some errors. An intent written after that would be
 /// committed alone, without its business change.
 #[test]
-fn a_transaction_that_sqlite_rolled_back_is_noticed() {
+fn rollback_by_sqlite_is_noticed() {
     let world = World::new();
     let conn = world.app();
     conn.execute("INSERT INTO orders VALUES ('a', 'new')", []).unwrap();
@@ -187,7 +187,7 @@ fn a_transaction_that_sqlite_rolled_back_is_noticed() {
 }
 
 #[test]
-fn a_full_file_is_reported_as_full() {
+fn full_file_is_reported_as_full() {
     let world = World::new();
     let conn = world.app();
     let pages = world.number("PRAGMA page_count");
@@ -211,7 +211,7 @@ fn a_full_file_is_reported_as_full() {
 }
 
 #[test]
-fn an_interrupted_write_rolls_the_transaction_back() {
+fn interrupted_write_rolls_the_transaction_back() {
     let world = World::new();
     let conn = world.app();
     conn.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -292,7 +292,7 @@ fn transact_commits_or_rolls_back_also_when_the_closure_panics() {
 /// Each outer transaction needed a second connection for an inner call; as many outers as the
 /// pool has connections then waited for each other.
 #[test]
-fn more_transactions_than_connections_do_not_wait_for_each_other() {
+fn pool_smaller_than_the_open_transactions_does_not_deadlock() {
     let world = World::new();
     let (threads, began) = (20, Instant::now());
     let start = Barrier::new(threads);
@@ -319,7 +319,7 @@ fn more_transactions_than_connections_do_not_wait_for_each_other() {
 
 /// Every relay keeps a connection for its life; that must not use up what callers need.
 #[test]
-fn many_relays_leave_connections_for_callers() {
+fn pool_leaves_connections_for_callers_beside_many_relays() {
     let world = World::new();
     let relays: Vec<_> = (0..20).map(|_| world.relay(DEDUPLICATES)).collect();
     let (a, b) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
@@ -330,7 +330,7 @@ fn many_relays_leave_connections_for_callers() {
 /// While another connection holds the write lock: a transaction that writes first waits, one
 /// that has read an older state is refused at once, and nothing is half written.
 #[test]
-fn a_deferred_transaction_under_contention() {
+fn deferred_transaction_under_contention_waits_or_is_refused_at_once() {
     for (case, begin, reads) in [
         ("writes first", TransactionBehavior::Deferred, false),
         ("reads first", TransactionBehavior::Deferred, true),

@@ -84,14 +84,14 @@ impl Row<'_> {
 }
 
 #[test]
-fn any_2xx_is_success() {
+fn status_2xx_is_success() {
     let paths =
         ["/status/200", "/status/201", "/status/202", "/status/204", "/status/205", "/status/299"];
     row(&paths, "", DONE).holds();
 }
 
 #[test]
-fn a_2xx_counts_whatever_becomes_of_its_body() {
+fn status_2xx_counts_whatever_becomes_of_its_body() {
     row(&["/truncated", "/unmarked", "/big/20000", "/body/200/no%20json"], "", DONE).holds();
 }
 
@@ -100,43 +100,43 @@ fn when_ok(http: Http) -> Http {
 }
 
 #[test]
-fn a_2xx_whose_body_says_success_is_success() {
+fn success_when_met_is_success() {
     let paths = ["/body/200/%7B%22ok%22%3Atrue%7D"];
     Row { configure: when_ok, ..row(&paths, "", DONE) }.holds();
 }
 
 #[test]
-fn a_2xx_whose_body_does_not_say_success_needs_review() {
+fn success_when_not_met_needs_review() {
     let paths = ["/body/200/%7B%22ok%22%3Afalse%7D", "/body/200/%7B%7D", "/body/202/no%20json"];
     Row { configure: when_ok, ..row(&paths, "success_when", REVIEW) }.holds();
 }
 
 #[test]
-fn a_2xx_whose_body_should_say_success_but_was_not_read_is_in_doubt() {
+fn success_when_with_unread_body_is_in_doubt() {
     let courses = [(Unknown, Unknown, 1), (Pending, Pending, 3), (Pending, Unknown, 1)];
     let paths = ["/truncated", "/big/20000"];
     Row { configure: when_ok, ..row(&paths, "body_unreadable", courses) }.holds();
 }
 
 #[test]
-fn redirects_after_which_the_effect_may_be_there_are_in_doubt() {
+fn status_3xx_is_in_doubt_except_307_and_308() {
     let paths =
         ["/fail/1/300", "/fail/1/301", "/fail/1/302", "/fail/1/303", "/fail/1/304", "/fail/1/399"];
     row(&paths, "redirect", IN_DOUBT).holds();
 }
 
 #[test]
-fn redirects_that_ask_for_the_same_request_elsewhere_are_final() {
+fn status_307_and_308_are_dead() {
     row(&["/redirect/307/ok", "/redirect/308/ok"], "redirect", DEAD).holds();
 }
 
 #[test]
-fn what_is_no_final_status_is_in_doubt() {
+fn status_1xx_and_from_600_is_in_doubt() {
     row(&["/fail/1/101", "/fail/1/600", "/fail/1/999"], "protocol", IN_DOUBT).holds();
 }
 
 #[test]
-fn what_was_not_processed_is_tried_again() {
+fn status_408_421_423_425_is_tried_again() {
     let paths = ["/fail/1/408", "/fail/1/421", "/fail/1/423", "/fail/1/425"];
     row(&paths, "transient", RETRIED).holds();
     let paths = ["/after/1/408/20", "/after/1/423/20"];
@@ -144,68 +144,68 @@ fn what_was_not_processed_is_tried_again() {
 }
 
 #[test]
-fn a_conflict_is_in_progress_where_keys_deduplicate_and_a_review_elsewhere() {
+fn status_409_is_in_progress_where_keys_deduplicate_and_a_review_elsewhere() {
     let courses = [(NeedsReview, NeedsReview, 1), (Pending, Succeeded, 2), (Pending, Unknown, 1)];
     Row { due_in: 1000..=5000, ..row(&["/fail/1/409"], "conflict", courses) }.holds();
     Row { due_in: 20_000..=20_000, ..row(&["/after/1/409/20"], "conflict", courses) }.holds();
 }
 
 #[test]
-fn a_conflict_in_progress_is_in_doubt() {
+fn status_409_as_in_progress_is_in_doubt() {
     let configure = |http: Http| http.on_conflict(OnConflict::InProgress);
     Row { configure, due_in: 1000..=5000, ..row(&["/fail/1/409"], "conflict", IN_DOUBT) }.holds();
 }
 
 #[test]
-fn a_conflict_means_applied_where_the_operation_says_so() {
+fn status_409_as_applied_is_success() {
     let configure = |http: Http| http.on_conflict(OnConflict::Applied);
     Row { configure, ..row(&["/status/409"], "", DONE) }.holds();
 }
 
 #[test]
-fn a_conflict_is_permanent_where_the_operation_says_so() {
+fn status_409_as_permanent_is_dead() {
     let configure = |http: Http| http.on_conflict(OnConflict::Permanent);
     Row { configure, ..row(&["/status/409"], "conflict", DEAD) }.holds();
 }
 
 #[test]
-fn too_many_requests_wait_and_use_no_attempt() {
+fn status_429_waits_and_uses_no_attempt() {
     Row { attempts: 0, ..row(&["/fail/1/429", "/after/1/429/0"], "limited", RETRIED) }.holds();
     let paths = ["/after/1/429/20"];
     Row { attempts: 0, due_in: 20_000..=20_000, ..row(&paths, "limited", RETRIED) }.holds();
 }
 
 #[test]
-fn unavailable_with_retry_after_waits_and_uses_no_attempt() {
+fn status_503_with_retry_after_waits_and_uses_no_attempt() {
     let paths = ["/after/1/503/20"];
     Row { attempts: 0, due_in: 20_000..=20_000, ..row(&paths, "unavailable", RETRIED) }.holds();
 }
 
 #[test]
-fn unavailable_without_a_usable_retry_after_is_in_doubt() {
+fn status_503_without_a_usable_retry_after_is_in_doubt() {
     row(&["/fail/1/503", "/after/1/503/soon"], "unavailable", IN_DOUBT).holds();
 }
 
 #[test]
-fn other_5xx_are_in_doubt() {
+fn status_5xx_is_in_doubt_except_501_503_and_505() {
     let paths = ["/fail/1/500", "/fail/1/502", "/fail/1/504", "/fail/1/520", "/fail/1/599"];
     row(&paths, "ambiguous", IN_DOUBT).holds();
 }
 
 #[test]
-fn a_stored_answer_that_failed_needs_review() {
+fn status_5xx_with_idempotent_replayed_needs_review() {
     row(&["/replayed/500", "/replayed/502", "/replayed/503"], "replayed", REVIEW).holds();
 }
 
 #[test]
-fn what_the_downstream_cannot_do_at_all_is_final() {
+fn status_501_and_505_are_dead() {
     row(&["/status/501", "/status/505"], "permanent", DEAD).holds();
 }
 
 /// Refused credentials are nobody's fault but the configuration's: the intent waits, and so does
 /// the whole operation.
 #[test]
-fn refused_credentials_pause_the_operation() {
+fn status_401_403_407_pause_the_operation() {
     for downstream in [Unprotected, DEDUPLICATES] {
         for path in ["/status/401", "/status/403", "/status/407"] {
             let wire = Wire::new();
@@ -230,7 +230,7 @@ fn refused_credentials_pause_the_operation() {
 }
 
 #[test]
-fn every_other_4xx_is_final() {
+fn status_4xx_is_dead_otherwise() {
     let named = [401, 403, 407, 408, 409, 421, 423, 425, 429];
     let paths: Vec<String> = (400..500)
         .filter(|status| !named.contains(status))
@@ -243,7 +243,7 @@ fn every_other_4xx_is_final() {
 /// The downstream knows the key with other content, or says so: another key would be a second
 /// effect, and the same key is refused for ever.
 #[test]
-fn unprocessable_after_an_earlier_attempt_needs_review() {
+fn status_422_after_an_earlier_attempt_needs_review() {
     for earlier in ["/status/500", "/status/408"] {
         let wire = Wire::new();
         let id = wire.world.enqueue(&pay("order-1"));
@@ -268,7 +268,7 @@ fn unprocessable_after_an_earlier_attempt_needs_review() {
 
 /// The refusal is about the second request; the first may have been carried out all the same.
 #[test]
-fn a_refusal_after_an_attempt_in_doubt_needs_review() {
+fn rejection_after_an_attempt_in_doubt_needs_review() {
     for refusal in ["/status/400", "/status/404", "/status/501", "/redirect/307/x"] {
         let wire = Wire::new();
         let id = wire.world.enqueue(&pay("order-1"));
@@ -283,7 +283,7 @@ fn a_refusal_after_an_attempt_in_doubt_needs_review() {
 
 /// What follows from doubt holds when the attempts are used up, too: nobody may call it dead.
 #[test]
-fn attempts_that_are_used_up_in_doubt_need_review() {
+fn attempts_used_up_in_doubt_need_review() {
     let wire = Wire::new();
     let id = wire.world.enqueue(&pay("order-1"));
     let relay = wire.blind_relay(DEDUPLICATES, "/status/500");

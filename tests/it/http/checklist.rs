@@ -6,7 +6,7 @@ use crate::support::wire::Wire;
 use crate::support::world::{DEDUPLICATES, immediate, pay};
 
 #[test]
-fn five_failures_then_success() {
+fn failures_five_times_then_success() {
     let wire = Wire::new();
     let id = wire.world.enqueue(&pay("order-1"));
     let relay = wire.relay(DEDUPLICATES, wire.to("/fail/5/500"));
@@ -37,7 +37,7 @@ fn five_failures_then_success() {
 }
 
 #[test]
-fn a_bad_request_is_dead_after_one() {
+fn status_400_is_dead_after_one_request() {
     let wire = Wire::new();
     let id = wire.world.enqueue(&pay("order-1"));
     wire.drain(DEDUPLICATES, "/status/400");
@@ -51,7 +51,7 @@ fn a_bad_request_is_dead_after_one() {
 }
 
 #[test]
-fn a_new_version_is_another_action_with_another_key() {
+fn version_2_is_another_action_with_another_key() {
     let wire = Wire::new();
     let first = wire.world.try_enqueue(&pay("order-1")).unwrap();
     let second = wire.world.try_enqueue(&pay("order-1").version(2)).unwrap();
@@ -64,7 +64,7 @@ fn a_new_version_is_another_action_with_another_key() {
 }
 
 #[test]
-fn a_rollback_leaves_nothing_to_send() {
+fn rollback_leaves_nothing_to_send() {
     let wire = Wire::new();
     let mut app = wire.world.app();
     let tx = immediate(&mut app);
@@ -82,7 +82,7 @@ fn a_rollback_leaves_nothing_to_send() {
 /// A model that does not know whether it has acted asks once more, and changes its mind about the
 /// amount on the way.
 #[test]
-fn asking_again_gives_the_receipt_and_other_arguments_are_refused() {
+fn repeated_enqueue_gives_the_receipt_and_other_arguments_are_refused() {
     let wire = Wire::new();
     let id = wire.world.enqueue(&pay("order-1"));
     let other = pay("order-1").args(serde_json::json!({ "amount": 9900 }));

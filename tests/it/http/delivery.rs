@@ -21,7 +21,7 @@ fn relay(world: &World, downstream: Downstream, http: Http) -> Relay {
 }
 
 #[test]
-fn a_lost_answer_is_asked_for_again_with_the_same_key_and_bytes() {
+fn answer_lost_is_retried_with_the_same_key_and_bytes() {
     let (world, server) = (World::new(), Server::start());
     let relay = relay(&world, DEDUPLICATES, http().endpoint(&server.url("/lostdedupe/1")));
     let id = world.enqueue(&pay("order-1"));
@@ -41,7 +41,7 @@ fn a_lost_answer_is_asked_for_again_with_the_same_key_and_bytes() {
 }
 
 #[test]
-fn an_unprotected_downstream_gets_no_second_request() {
+fn unprotected_downstream_gets_no_second_request() {
     for path in ["/lost/1", "/cut/1", "/reset", "/silent", "/garbage", "/status/500", "/close"] {
         let (world, server) = (World::new(), Server::start());
         let http = http().endpoint(&server.url(path));
@@ -58,7 +58,7 @@ fn an_unprotected_downstream_gets_no_second_request() {
 }
 
 #[test]
-fn what_never_left_is_tried_again_even_where_nothing_is_deduplicated() {
+fn request_that_never_left_is_retried_even_unprotected() {
     let (world, server) = (World::new(), Server::start());
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let id = world.enqueue(&pay("order-1"));
@@ -73,7 +73,7 @@ fn what_never_left_is_tried_again_even_where_nothing_is_deduplicated() {
 }
 
 #[test]
-fn an_endpoint_of_an_intent_that_leads_inside_is_dead_at_once() {
+fn endpoint_of_an_intent_on_a_private_address_is_dead_at_once() {
     let (world, server) = (World::new(), Server::start());
     let relay = relay(&world, DEDUPLICATES, http());
     let inside = world.enqueue(&pay("order-1").endpoint(server.url("/ok")));

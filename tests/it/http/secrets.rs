@@ -35,9 +35,12 @@ static CAPTURE: Capture = Capture(Mutex::new(String::new()));
 /// On each answer that was no success the full URL of a webhook, which is itself the credential,
 /// went to the log. Here secrets stand in every place that may hold one, on every path of failure.
 #[test]
-fn no_secret_is_logged_stored_or_told() {
+fn secrets_are_never_logged_stored_or_told() {
     if !child::is_child() {
-        return child::run(concat!(module_path!(), "::no_secret_is_logged_stored_or_told"), &[]);
+        return child::run(
+            concat!(module_path!(), "::secrets_are_never_logged_stored_or_told"),
+            &[],
+        );
     }
     log::set_logger(&CAPTURE).unwrap();
     log::set_max_level(log::LevelFilter::Trace);
@@ -108,7 +111,7 @@ fn no_secret_is_logged_stored_or_told() {
 
 /// A URL with a user name and a password is refused wherever it is given, and not repeated.
 #[test]
-fn a_password_in_a_url_is_refused_without_repeating_it() {
+fn password_in_a_url_is_refused_without_repeating_it() {
     let wire = Wire::new();
     let url = "https://SENTINEL1:SENTINEL2@api.example.com/charges";
     for refused in [
@@ -124,7 +127,7 @@ fn a_password_in_a_url_is_refused_without_repeating_it() {
 /// On a redirect the credentials and the body were sent to whatever host was named. Nothing is
 /// followed here, so the other host hears nothing at all.
 #[test]
-fn a_redirect_to_another_host_takes_nothing_there() {
+fn redirect_to_another_host_takes_nothing_there() {
     for status in [301, 302, 303, 307, 308] {
         let (wire, other) = (Wire::new(), Wire::new());
         let id = wire.world.enqueue(&pay("order-1"));
@@ -142,7 +145,7 @@ fn a_redirect_to_another_host_takes_nothing_there() {
 /// The HTTP client took a proxy from the environment even for loopback, so the environment changed
 /// where payloads went.
 #[test]
-fn the_environment_does_not_change_where_intents_go() {
+fn proxy_from_the_environment_is_not_used() {
     const TARGET: &str = "OUTBOX_TEST_TARGET";
     const PROXIES: [&str; 6] =
         ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
@@ -157,10 +160,7 @@ fn the_environment_does_not_change_where_intents_go() {
     let (target, proxy_url) = (wire.server.url("/naive"), proxy.server.url(""));
     let mut variables = vec![(TARGET, target.as_str())];
     variables.extend(PROXIES.map(|name| (name, proxy_url.as_str())));
-    child::run(
-        concat!(module_path!(), "::the_environment_does_not_change_where_intents_go"),
-        &variables,
-    );
+    child::run(concat!(module_path!(), "::proxy_from_the_environment_is_not_used"), &variables);
     assert_eq!((wire.server.requests().len(), proxy.server.connections()), (1, 0));
 }
 
@@ -199,7 +199,7 @@ fn serve_self_signed() -> (u16, std::thread::JoinHandle<String>) {
 /// Nothing is sent, in plain text or otherwise, the error says why, and the intent waits, even
 /// where nothing deduplicates.
 #[test]
-fn a_certificate_that_nobody_signed_gets_nothing() {
+fn certificate_without_a_trusted_signer_gets_nothing() {
     for downstream in [Unprotected, DEDUPLICATES] {
         let wire = Wire::new();
         let id = wire.world.enqueue(&pay("order-1"));

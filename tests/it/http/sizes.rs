@@ -15,9 +15,9 @@ const PAYLOAD_MAX: usize = 1024 * 1024;
 /// A limit on the response was applied after the whole body had been read into memory, so that it
 /// bounded nothing. Here the body never ends and eight are read at once.
 #[test]
-fn a_body_without_end_takes_no_memory() {
+fn body_without_end_takes_no_memory() {
     if !child::is_child() {
-        return child::run(concat!(module_path!(), "::a_body_without_end_takes_no_memory"), &[]);
+        return child::run(concat!(module_path!(), "::body_without_end_takes_no_memory"), &[]);
     }
     let wire = Wire::new();
     let ids: Vec<i64> = (0..8).map(|i| wire.world.enqueue(&pay(&format!("order-{i}")))).collect();
@@ -50,7 +50,7 @@ fn peak_memory() -> u64 {
 /// Enqueueing accepted what delivery could not handle. The limit is checked before the caller
 /// commits, and a refusal costs the caller nothing but the intent.
 #[test]
-fn payloads_of_every_size_up_to_the_limit_arrive_and_larger_ones_are_refused() {
+fn payloads_up_to_the_limit_arrive_and_larger_ones_are_refused() {
     let wire = Wire::new();
     let text = |entity: &str, size: usize| {
         Intent::new("pay", entity)
@@ -97,10 +97,10 @@ fn size_version(size: usize) -> i64 {
 /// The relay claimed by the number of rows alone, so that its memory was bounded by the batch times
 /// the largest payload.
 #[test]
-fn large_payloads_are_not_claimed_by_the_hundred() {
+fn payloads_bound_the_batch_by_their_size() {
     if !child::is_child() {
         return child::run(
-            concat!(module_path!(), "::large_payloads_are_not_claimed_by_the_hundred"),
+            concat!(module_path!(), "::payloads_bound_the_batch_by_their_size"),
             &[],
         );
     }
@@ -127,9 +127,9 @@ fn large_payloads_are_not_claimed_by_the_hundred() {
 /// lead over the pages of one either, as it would if a column stood behind the payload. The
 /// application made the file, without the `auto_vacuum` that lets those pages be skipped.
 #[test]
-fn listing_reads_no_payloads() {
+fn list_reads_no_payloads() {
     if !child::is_child() {
-        return child::run(concat!(module_path!(), "::listing_reads_no_payloads"), &[]);
+        return child::run(concat!(module_path!(), "::list_reads_no_payloads"), &[]);
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("app.db");

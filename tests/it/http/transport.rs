@@ -83,13 +83,13 @@ fn fails_at(endpoint: impl Fn(&Server) -> String, class: &str, proof: Proof) {
 }
 
 #[test]
-fn refused() {
+fn connection_refused() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     fails_at(|_| format!("http://{free}/ok"), "connect", NotSent);
 }
 
 #[test]
-fn a_name_that_does_not_exist() {
+fn dns_name_that_does_not_exist() {
     fails_at(|_| "http://nothing.invalid/ok".into(), "dns", NotSent);
 }
 
@@ -99,27 +99,27 @@ fn tls_to_a_port_without_tls() {
 }
 
 #[test]
-fn closed_before_the_request_was_read() {
+fn connection_closed_before_the_request_was_read() {
     fails("/close", "reset", InDoubt);
 }
 
 #[test]
-fn closed_after_the_request_was_read() {
+fn connection_closed_after_the_request_was_read() {
     fails("/cut/1", "reset", InDoubt);
 }
 
 #[test]
-fn closed_after_the_effect() {
+fn connection_closed_after_the_effect() {
     fails("/lost/1", "reset", InDoubt);
 }
 
 #[test]
-fn reset() {
+fn connection_reset() {
     fails("/reset", "reset", InDoubt);
 }
 
 #[test]
-fn a_status_line_that_stops_in_the_middle() {
+fn status_line_that_stops_in_the_middle() {
     fails("/partial_status", "reset", InDoubt);
 }
 
@@ -129,63 +129,63 @@ fn headers_that_stop_in_the_middle() {
 }
 
 #[test]
-fn a_head_that_drips_for_ever() {
+fn head_that_drips_forever() {
     fails("/drip_head/20", "timeout", InDoubt);
 }
 
 #[test]
-fn a_header_that_is_too_long() {
+fn header_that_is_too_long() {
     fails("/bigheader/40000", "protocol", InDoubt);
 }
 
 #[test]
-fn bytes_that_are_no_http() {
+fn garbage_that_is_not_http() {
     fails("/garbage", "protocol", InDoubt);
 }
 
 #[test]
-fn no_answer_at_all() {
+fn answer_that_never_comes() {
     fails("/silent", "timeout", InDoubt);
 }
 
 #[test]
-fn an_answer_that_comes_too_late() {
+fn answer_that_comes_after_the_timeout() {
     fails("/hang/20", "timeout", InDoubt);
 }
 
 #[test]
-fn a_body_that_is_cut() {
+fn body_that_is_cut() {
     fails("/truncated", "", Answered);
 }
 
 #[test]
-fn a_body_that_drips_for_ever() {
+fn body_that_drips_forever() {
     fails("/drip/20", "", Answered);
 }
 
 #[test]
-fn a_body_that_is_too_long() {
+fn body_that_is_too_long() {
     fails("/big/1000000", "", Answered);
 }
 
 #[test]
-fn a_body_without_end() {
+fn body_without_end() {
     fails("/endless", "", Answered);
 }
 
 #[test]
-fn a_redirect_that_may_follow_the_effect() {
+fn redirect_303_may_follow_the_effect() {
     fails("/redirect/303/naive", "redirect", InDoubt);
 }
 
 #[test]
-fn a_redirect_that_repeats_the_request() {
+fn redirect_307_repeats_the_request() {
     fails("/redirect/307/naive", "redirect", Refused);
 }
 
 /// The window is asked about where the outcome is written down, not where the attempt began.
 #[test]
-fn a_failure_that_is_recorded_outside_the_window_is_not_repeated() {
+fn key_window_that_ends_before_the_record_prevents_a_retry() {
     let wire = Wire::new();
     let id = wire.world.enqueue(&pay("order-1"));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -205,7 +205,7 @@ fn a_failure_that_is_recorded_outside_the_window_is_not_repeated() {
 
 /// The edge: the attempt must end before the downstream forgets the key.
 #[test]
-fn an_attempt_that_could_end_outside_the_window_is_not_made() {
+fn key_window_that_ends_within_an_attempt_prevents_it() {
     for (late, status, requests) in [(0, Succeeded, 2), (1, Unknown, 1)] {
         let wire = Wire::new();
         let id = wire.world.enqueue(&pay("order-1"));

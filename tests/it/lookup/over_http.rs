@@ -26,7 +26,7 @@ fn asked(wire: &Wire) -> Vec<Request> {
 }
 
 #[test]
-fn applied_with_its_answer_lost() {
+fn lookup_finds_an_effect_whose_answer_was_lost() {
     let wire = Wire::new();
     let id = wire.world.enqueue(&pay("a"));
     let relay = relay(&wire, "/lost/1", "/effects/{idempotency_key}");
@@ -44,7 +44,7 @@ fn applied_with_its_answer_lost() {
 }
 
 #[test]
-fn cut_before_it_was_applied() {
+fn lookup_that_answers_404_leads_to_one_more_attempt() {
     let wire = Wire::new();
     let id = wire.world.enqueue(&pay("a"));
     let relay = relay(&wire, "/cut/1", "/effects/{idempotency_key}");
@@ -58,7 +58,7 @@ fn cut_before_it_was_applied() {
 }
 
 #[test]
-fn a_look_up_that_fails_for_ever() {
+fn lookup_that_fails_forever_needs_review() {
     let wire = Wire::new();
     let id = wire.world.enqueue(&pay("a"));
     let relay = relay(&wire, "/lost/1", "/status/500?k={idempotency_key}");
@@ -72,7 +72,7 @@ fn a_look_up_that_fails_for_ever() {
 }
 
 #[test]
-fn no_other_answer_tells() {
+fn lookup_answers_other_than_200_and_404_are_inconclusive() {
     for path in ["/status/403", "/redirect/302/effects/x", "/garbage", "/body/200/%5B%5D", "/close"]
     {
         let wire = Wire::new();
@@ -91,7 +91,7 @@ fn no_other_answer_tells() {
 
 /// What an applied effect looks like can be said; everything else does not tell.
 #[test]
-fn only_when_a_value_says_so() {
+fn lookup_when_a_value_is_wanted_only_that_value_counts() {
     for (state, status) in [("done", Status::Succeeded), ("failed", Status::Unknown)] {
         let wire = Wire::new();
         let id = wire.world.enqueue(&pay("a"));
@@ -112,7 +112,7 @@ fn only_when_a_value_says_so() {
 }
 
 #[test]
-fn nobody_there_to_ask() {
+fn lookup_that_cannot_connect_uses_up_nothing() {
     let (wire, gone) = (Wire::new(), Server::start());
     let nowhere = gone.url("/effects/{idempotency_key}");
     drop(gone);
@@ -130,7 +130,7 @@ fn nobody_there_to_ask() {
 
 /// The question carries the configured credentials, and every value is escaped.
 #[test]
-fn what_is_asked() {
+fn lookup_request_is_escaped_and_carries_the_credentials() {
     let wire = Wire::new();
     let charge = Intent::new("pay", "order 4/2?").tenant("ac me").args(1).key("k#1");
     let id = wire.world.enqueue(&charge);
@@ -159,7 +159,7 @@ fn what_is_asked() {
 
 /// Without the id that the question needs, nothing is asked.
 #[test]
-fn an_id_that_nobody_knows_cannot_be_asked_for() {
+fn lookup_by_an_unknown_downstream_id_is_not_sent() {
     let wire = Wire::new();
     let id = wire.world.enqueue(&pay("a"));
     let relay = relay(&wire, "/lost/1", "/effects/{downstream_id}");
@@ -172,7 +172,7 @@ fn an_id_that_nobody_knows_cannot_be_asked_for() {
 }
 
 #[test]
-fn a_bad_look_up_is_refused_by_its_name() {
+fn lookup_configuration_is_refused_by_name() {
     let refused = |http: Http| {
         let error = http.check().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);

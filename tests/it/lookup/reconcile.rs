@@ -28,7 +28,7 @@ pub fn applied(id: &str) -> Finding {
 }
 
 #[test]
-fn it_is_asked_about_after_the_lookup_delay_and_not_before() {
+fn lookup_waits_for_the_lookup_delay() {
     let (world, id, relay) = doubtful();
     let entry = world.entry(id);
     assert_eq!(entry.next_lookup_at, Some(START + 120_000));
@@ -47,7 +47,7 @@ fn it_is_asked_about_after_the_lookup_delay_and_not_before() {
 }
 
 #[test]
-fn what_was_not_applied_is_sent_once_more_under_its_key() {
+fn not_applied_is_sent_once_more_under_its_key() {
     let (world, id, relay) = doubtful();
     world.advance(SETTLE);
     world.script.then_find(Finding::NotApplied);
@@ -65,7 +65,7 @@ fn what_was_not_applied_is_sent_once_more_under_its_key() {
 /// The wall clock jumps two hours while the request is on its way: by it the attempt is old, but the
 /// relay has known of the doubt for no time at all.
 #[test]
-fn a_clock_that_jumps_does_not_make_a_request_old() {
+fn clock_jump_does_not_end_the_lookup_delay() {
     let (world, id, relay) = doubtful();
     world.clock.set(START + 2 * 3_600_000);
     world.script.then_find(Finding::NotApplied);
@@ -87,7 +87,7 @@ fn a_clock_that_jumps_does_not_make_a_request_old() {
 
 /// A relay that has just started has known of nothing for long.
 #[test]
-fn a_relay_that_starts_waits_before_it_believes() {
+fn not_applied_is_not_believed_by_a_relay_that_has_just_started() {
     let (world, id, relay) = doubtful();
     drop(relay);
     world.advance(10 * SETTLE);
@@ -104,7 +104,7 @@ fn a_relay_that_starts_waits_before_it_believes() {
 /// The lease of a relay that is alive ran out in the middle of its request: nobody may send again
 /// before that relay has said how it went.
 #[test]
-fn a_relay_that_is_alive_may_still_be_sending() {
+fn not_applied_is_not_believed_while_the_sending_relay_lives() {
     let world = Arc::new(World::new());
     let id = world.enqueue(&pay("a"));
     let inside = Arc::clone(&world);
@@ -138,7 +138,7 @@ fn a_relay_that_is_alive_may_still_be_sending() {
 }
 
 #[test]
-fn a_relay_that_is_dead_is_not_waited_for() {
+fn not_applied_is_believed_once_the_sending_relay_is_dead() {
     let world = Arc::new(World::new());
     let id = world.enqueue(&pay("a"));
     let inside = Arc::clone(&world);
@@ -162,7 +162,7 @@ fn a_relay_that_is_dead_is_not_waited_for() {
 }
 
 #[test]
-fn look_ups_that_do_not_tell_end_with_a_person() {
+fn lookups_that_stay_inconclusive_need_review() {
     let (world, id, relay) = doubtful();
     for _ in 0..40 {
         world.advance(3600);
@@ -175,7 +175,7 @@ fn look_ups_that_do_not_tell_end_with_a_person() {
 
 /// Days without a network: nothing is used up, and hardly anything is written.
 #[test]
-fn a_question_that_never_leaves_uses_up_nothing() {
+fn lookup_that_is_never_sent_uses_up_nothing() {
     let (world, id, relay) = doubtful();
     for _ in 0..96 {
         world.advance(3600);
@@ -191,7 +191,7 @@ fn a_question_that_never_leaves_uses_up_nothing() {
 }
 
 #[test]
-fn without_a_look_up_it_needs_a_person_at_once() {
+fn doubt_without_a_lookup_needs_review_at_once() {
     let world = World::new();
     let id = world.enqueue(&pay("a"));
     world.script.then(maybe_sent());
@@ -217,7 +217,7 @@ fn without_a_look_up_it_needs_a_person_at_once() {
 
 /// A pause holds look-ups back as well: whoever paused the operation does not want it asked.
 #[test]
-fn a_pause_holds_look_ups_back() {
+fn pause_holds_lookups_back() {
     let (world, _, relay) = doubtful();
     world.outbox.pause("pay", None, "alice").unwrap();
     world.advance(SETTLE);
@@ -231,7 +231,7 @@ fn a_pause_holds_look_ups_back() {
 /// The breaker is open because of the very rows that are in doubt: no row is left that could try
 /// whether it can close, and the look-ups must not wait for one.
 #[test]
-fn look_ups_go_on_where_the_breaker_has_nothing_to_probe_with() {
+fn lookups_go_on_where_the_breaker_has_nothing_to_probe_with() {
     let world = World::new();
     for n in 0..10 {
         world.enqueue(&pay(&n.to_string()));
@@ -249,7 +249,7 @@ fn look_ups_go_on_where_the_breaker_has_nothing_to_probe_with() {
 
 /// A look-up that ends with its process is counted in its claim, and another relay asks on.
 #[test]
-fn a_look_up_that_ends_with_its_process_is_not_free() {
+fn lookup_that_dies_with_its_process_is_counted() {
     let (world, id, _relay) = doubtful();
     for _ in 0..9 {
         world.batch(
@@ -266,7 +266,7 @@ fn a_look_up_that_ends_with_its_process_is_not_free() {
 
 /// While one relay asks, others do not.
 #[test]
-fn one_relay_asks_at_a_time() {
+fn lookup_is_made_by_one_relay_at_a_time() {
     let world = Arc::new(World::new());
     world.enqueue(&pay("a"));
     world.script.then(maybe_sent());
@@ -286,7 +286,7 @@ fn one_relay_asks_at_a_time() {
 }
 
 #[test]
-fn a_look_up_that_panics_does_not_tell() {
+fn lookup_that_panics_is_inconclusive() {
     let world = World::new();
     let id = world.enqueue(&pay("a"));
     world.script.then(maybe_sent());
@@ -302,7 +302,7 @@ fn a_look_up_that_panics_does_not_tell() {
 
 /// What the attempts in doubt took of a budget is given back with the proof that none was applied.
 #[test]
-fn what_was_not_applied_costs_nothing() {
+fn not_applied_gives_back_the_cost() {
     let world = World::new();
     world.enqueue(&pay("a").cost(5));
     world.script.then(maybe_sent());
@@ -321,7 +321,7 @@ fn what_was_not_applied_costs_nothing() {
 
 /// Whatever ends the attempts of a row in doubt, its look-up is asked before a person is.
 #[test]
-fn what_is_given_up_in_doubt_is_looked_up() {
+fn lookup_is_made_for_what_is_given_up_in_doubt() {
     for (finding, status, sent) in [
         (applied("ch_1"), Status::Succeeded, 2),
         // Sent once more, and refused as before: now it is known that nothing was applied.
@@ -355,7 +355,7 @@ fn what_is_given_up_in_doubt_is_looked_up() {
 
 /// A downstream that forgets keys leaves doubt as well, and may be asked.
 #[test]
-fn outside_the_window_it_is_looked_up() {
+fn key_window_that_is_over_leads_to_a_lookup() {
     let world = World::new();
     let id = world.enqueue(&pay("a"));
     world.script.then(maybe_sent());
@@ -376,7 +376,7 @@ fn outside_the_window_it_is_looked_up() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_when_the_relay_is_built() {
+fn lookup_settings_that_cannot_work_are_refused_at_build() {
     let world = World::new();
     let build = |operation: Operation| {
         Relay::builder(&world.outbox).operation("pay", operation).build().err().unwrap().to_string()
@@ -388,7 +388,7 @@ fn what_cannot_work_is_refused_when_the_relay_is_built() {
 }
 
 #[test]
-fn a_row_that_cannot_be_read_is_parked_in_a_look_up_as_well() {
+fn lookup_of_an_unreadable_row_parks_it() {
     let (world, id, relay) = doubtful();
     world.batch("DROP TRIGGER outbox_update_guard; UPDATE outbox SET payload = '{' WHERE id = 1");
     world.advance(SETTLE);

@@ -10,7 +10,7 @@ use crate::support::world::{LONG, World, maybe_sent, pay, relay_on, unsure, unti
 
 /// With threads, look-ups and sends go on beside each other.
 #[test]
-fn look_ups_and_sends_do_not_wait_for_each_other() {
+fn lookups_and_sends_do_not_wait_for_each_other() {
     let world = World::new();
     for n in 0..40 {
         world.enqueue(&pay(&format!("doubtful-{n}")));
@@ -35,7 +35,7 @@ fn look_ups_and_sends_do_not_wait_for_each_other() {
 /// Providers that do not answer look-ups keep at most half of the workers from sending, however
 /// many operations ask them.
 #[test]
-fn look_ups_that_hang_do_not_keep_others_from_sending() {
+fn lookups_that_hang_do_not_keep_others_from_sending() {
     let world = World::new();
     let outbox = world.on_real_time();
     for n in 0..8 {
@@ -71,7 +71,7 @@ fn look_ups_that_hang_do_not_keep_others_from_sending() {
 
 /// With one worker they take turns, so that many look-ups do not hold up what is to be sent.
 #[test]
-fn with_one_worker_look_ups_and_sends_take_turns() {
+fn lookups_and_sends_take_turns_with_one_worker() {
     let world = World::new();
     for n in 0..20 {
         world.enqueue(&pay(&format!("doubtful-{n}")));
@@ -91,7 +91,7 @@ fn with_one_worker_look_ups_and_sends_take_turns() {
 
 /// What other hands have written into the tables that look-ups read keeps no relay from its work.
 #[test]
-fn text_that_is_none_stops_nobody() {
+fn lookup_meets_foreign_bytes_and_goes_on() {
     for spoil in [
         "INSERT INTO outbox_lost VALUES (1, 1, CAST(x'ff' AS TEXT))",
         "INSERT INTO outbox_binding VALUES ('pay', CAST(x'ff' AS TEXT), 1)",
@@ -111,7 +111,7 @@ fn text_that_is_none_stops_nobody() {
 
 /// The look-up was taken out of the configuration: what is in doubt must not wait for it for ever.
 #[test]
-fn what_nobody_asks_about_goes_to_a_person_after_a_day() {
+fn lookup_stale_for_a_day_needs_review() {
     let (world, id, relay) = doubtful();
     drop(relay);
     let blind = relay_on(&world.outbox, world.operation_without_look_up(Unprotected));

@@ -22,7 +22,7 @@ fn events(world: &World) -> i64 {
 }
 
 #[test]
-fn a_person_pauses_and_resumes() {
+fn pause_and_resume_by_a_person() {
     let world = World::new();
     enqueue_many(&world, 3);
     let relay = world.relay(DEDUPLICATES);
@@ -45,7 +45,7 @@ fn a_person_pauses_and_resumes() {
 }
 
 #[test]
-fn a_pause_with_an_end_ends_by_itself() {
+fn pause_with_an_end_ends_automatically() {
     let world = World::new();
     enqueue_many(&world, 2);
     let relay = world.relay(DEDUPLICATES);
@@ -62,7 +62,7 @@ fn a_pause_with_an_end_ends_by_itself() {
 
 /// A token expired in the middle of thousands of rows, and the rest of them burned.
 #[test]
-fn refused_credentials_burn_one_row_and_a_restart_goes_on() {
+fn auth_pause_costs_one_row_and_a_restart_goes_on() {
     let world = World::new();
     enqueue_many(&world, 50);
     for _ in 0..20 {
@@ -93,7 +93,7 @@ fn refused_credentials_burn_one_row_and_a_restart_goes_on() {
 /// The same with five thousand rows and four workers, some of which are with the downstream when
 /// the token expires.
 #[test]
-fn an_expired_token_in_the_middle_of_thousands_kills_none() {
+fn auth_pause_in_the_middle_of_thousands_kills_none() {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     let world = World::new();
     enqueue_many(&world, 5000);
@@ -128,7 +128,7 @@ fn an_expired_token_in_the_middle_of_thousands_kills_none() {
 }
 
 #[test]
-fn the_breaker_opens_probes_one_at_a_time_and_closes() {
+fn breaker_opens_probes_one_at_a_time_and_closes() {
     let world = World::new();
     enqueue_many(&world, 100);
     world.script.times(13, &not_sent());
@@ -164,7 +164,7 @@ fn the_breaker_opens_probes_one_at_a_time_and_closes() {
 /// Rows that fail while others would not: each probe reaches further back in the line, so that bad
 /// ones in front cannot keep the operation closed.
 #[test]
-fn a_bad_front_does_not_keep_the_breaker_open() {
+fn breaker_probes_reach_past_a_bad_front() {
     let world = World::new();
     let intents: Vec<_> = (0..30).map(|n| pay(&format!("bad{n}"))).collect();
     world.outbox.transact(|tx| world.outbox.enqueue_all(tx, &intents)).unwrap();
@@ -183,7 +183,7 @@ fn a_bad_front_does_not_keep_the_breaker_open() {
 }
 
 #[test]
-fn four_days_offline_cost_nothing() {
+fn offline_for_four_days_costs_nothing() {
     let world = World::new();
     enqueue_many(&world, 10_000);
     let offline = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
@@ -219,7 +219,7 @@ fn four_days_offline_cost_nothing() {
 }
 
 #[test]
-fn too_many_requests_hold_the_whole_operation() {
+fn status_429_holds_the_operation_until_retry_after() {
     let world = World::new();
     enqueue_many(&world, 10);
     let asked = Outcome::Limited(
@@ -242,7 +242,7 @@ fn too_many_requests_hold_the_whole_operation() {
 }
 
 #[test]
-fn a_rate_holds_over_all_relays() {
+fn rate_holds_over_all_relays() {
     let world = World::new();
     enqueue_many(&world, 100);
     let relay =
@@ -265,7 +265,7 @@ fn a_rate_holds_over_all_relays() {
 }
 
 #[test]
-fn a_limit_in_flight_holds_over_all_relays() {
+fn max_in_flight_holds_over_all_relays() {
     let world = World::new();
     enqueue_many(&world, 10);
     world.sql(
@@ -280,7 +280,7 @@ fn a_limit_in_flight_holds_over_all_relays() {
 
 /// The probe's process dies: another probe goes when its lease is over.
 #[test]
-fn a_probe_that_is_lost_does_not_keep_the_operation_closed() {
+fn breaker_probe_that_is_lost_does_not_keep_it_open() {
     let world = World::new();
     enqueue_many(&world, 20);
     world.script.times(10, &not_sent());

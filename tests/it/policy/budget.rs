@@ -50,7 +50,7 @@ fn assert_holds(sent: &[(i64, i64)], most: i64) {
 }
 
 #[test]
-fn sends_hold_in_every_window_over_two_relays() {
+fn budget_of_sends_holds_in_every_window_over_two_relays() {
     let world = World::new();
     enqueue_many(&world, &numbered(60));
     let relays = two_relays(&world, |operation| operation.max_per(7, MINUTE));
@@ -77,7 +77,7 @@ fn sends_hold_in_every_window_over_two_relays() {
 }
 
 #[test]
-fn cost_holds_in_every_window_over_two_relays() {
+fn budget_of_cost_holds_in_every_window_over_two_relays() {
     let world = World::new();
     let intents: Vec<_> = (0..80_u64).map(|n| pay(&n.to_string()).cost(n * 13 % 29 + 1)).collect();
     enqueue_many(&world, &intents);
@@ -111,7 +111,7 @@ fn cost_holds_in_every_window_over_two_relays() {
 }
 
 #[test]
-fn threads_that_race_do_not_overspend() {
+fn budget_is_not_overspent_by_racing_threads() {
     let world = World::new();
     let intents: Vec<_> = (0..200).map(|n| pay(&n.to_string()).cost(3)).collect();
     enqueue_many(&world, &intents);
@@ -138,7 +138,7 @@ fn threads_that_race_do_not_overspend() {
 
 /// A relay that waits for a budget must not ask the file over and over for the lock.
 #[test]
-fn waiting_spins_at_nothing_and_ends_to_the_millisecond() {
+fn budget_wait_does_not_poll_and_ends_to_the_millisecond() {
     let world = World::new();
     let intents = [pay("a").cost(6), pay("b").cost(6), pay("c").cost(1)];
     enqueue_many(&world, &intents);
@@ -166,7 +166,7 @@ fn waiting_spins_at_nothing_and_ends_to_the_millisecond() {
 }
 
 #[test]
-fn a_running_relay_sleeps_until_the_budget_frees() {
+fn budget_lets_a_running_relay_sleep_until_it_frees() {
     let world = World::new();
     let outbox = world.on_real_time();
     outbox.transact(|tx| outbox.enqueue_all(tx, &numbered(3))).unwrap();
@@ -182,7 +182,7 @@ fn a_running_relay_sleeps_until_the_budget_frees() {
 }
 
 #[test]
-fn a_tenant_over_budget_is_put_off_and_others_go_on() {
+fn tenant_over_budget_is_deferred_and_others_go_on() {
     let world = World::new();
     let mut intents = Vec::new();
     for n in 0..1200 {
@@ -228,7 +228,7 @@ fn a_tenant_over_budget_is_put_off_and_others_go_on() {
 }
 
 #[test]
-fn a_tenants_cost_is_its_own() {
+fn tenant_budget_counts_its_own_cost() {
     let world = World::new();
     let paid = |entity: &str, tenant: &str, cost| pay(entity).tenant(tenant).cost(cost);
     let intents = [
@@ -253,7 +253,7 @@ fn a_tenants_cost_is_its_own() {
 }
 
 #[test]
-fn what_can_never_fit_is_for_a_person() {
+fn cost_above_the_budget_needs_review() {
     for (per_tenant, name) in [(false, "max_cost (10 in 60s)"), (true, "max_cost_per_tenant (10")] {
         let world = World::new();
         enqueue_many(&world, &[pay("1").cost(11), pay("2").cost(10), pay("3").cost(0)]);
@@ -274,7 +274,7 @@ fn what_can_never_fit_is_for_a_person() {
 }
 
 #[test]
-fn the_first_of_a_key_that_is_put_off_is_still_its_first() {
+fn ordering_key_head_deferred_by_the_budget_stays_its_head() {
     let world = World::new();
     let keyed = |n: usize| pay(&n.to_string()).tenant("a").ordering_key("k");
     enqueue_many(&world, &(0..4).map(keyed).collect::<Vec<_>>());
@@ -290,7 +290,7 @@ fn the_first_of_a_key_that_is_put_off_is_still_its_first() {
 }
 
 #[test]
-fn the_last_relay_registered_says_what_the_budget_is() {
+fn budget_is_that_of_the_last_registered_relay() {
     let world = World::new();
     enqueue_many(&world, &numbered(10));
     let relay =
@@ -313,7 +313,7 @@ fn the_last_relay_registered_says_what_the_budget_is() {
 }
 
 #[test]
-fn shards_share_one_budget() {
+fn budget_is_shared_by_shards() {
     let world = World::new();
     enqueue_many(&world, &numbered(20));
     let shard = |index| {
@@ -333,7 +333,7 @@ fn shards_share_one_budget() {
 
 /// Probes of a paused operation are sends, and the row they would try may not fit.
 #[test]
-fn probes_keep_within_the_budget() {
+fn budget_holds_for_probes() {
     let world = World::new();
     let intents: Vec<_> = (0..30).map(|n| pay(&n.to_string()).cost(n % 3 * 4 + 1)).collect();
     enqueue_many(&world, &intents);
@@ -353,7 +353,7 @@ fn probes_keep_within_the_budget() {
 }
 
 #[test]
-fn bad_budgets_and_costs_are_refused_by_name() {
+fn budgets_and_costs_out_of_range_are_refused_by_name() {
     let world = World::new();
     let operation = || world.operation(DEDUPLICATES);
     for (name, operation) in [

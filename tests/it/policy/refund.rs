@@ -17,7 +17,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const MINUTE_MS: i64 = 60_000;
 
 #[test]
-fn only_what_is_proven_not_applied_is_given_back() {
+fn refund_is_made_only_for_what_is_proven_not_applied() {
     let unauthorized = Outcome::Unauthorized(Failure::new("auth", "answered 401"));
     for (outcome, kept) in [
         (not_sent(), 0),
@@ -43,7 +43,7 @@ fn only_what_is_proven_not_applied_is_given_back() {
 
 /// What is released was never begun.
 #[test]
-fn a_claim_that_is_released_is_given_back() {
+fn refund_of_a_claim_that_is_released() {
     let world = World::new();
     enqueue_many(&world, &numbered(4));
     let path = world.path();
@@ -62,7 +62,7 @@ fn a_claim_that_is_released_is_given_back() {
 }
 
 #[test]
-fn a_retry_enters_the_cost_once() {
+fn retry_enters_the_cost_once() {
     let world = World::new();
     enqueue_many(&world, &[pay("1").cost(10)]);
     world.script.times(3, &maybe_sent()).then(not_sent());
@@ -89,7 +89,7 @@ fn a_retry_enters_the_cost_once() {
 
 /// Its process died with it: nobody knows how far it came.
 #[test]
-fn a_lost_lease_keeps_its_reserve() {
+fn refund_is_not_made_for_a_lost_lease() {
     let world = World::new();
     enqueue_many(&world, &[pay("1").cost(6), pay("2").cost(6)]);
     let configure = |operation: Operation| operation.max_cost(10, Duration::from_secs(600));
@@ -117,7 +117,7 @@ fn a_lost_lease_keeps_its_reserve() {
 }
 
 #[test]
-fn a_downstream_that_forgets_keeps_its_reserve() {
+fn refund_is_not_made_where_the_downstream_forgets_keys() {
     let world = World::new();
     enqueue_many(&world, &[pay("1").cost(10), pay("2").cost(1)]);
     world.script.then(maybe_sent());
@@ -134,7 +134,7 @@ fn a_downstream_that_forgets_keeps_its_reserve() {
 /// A relay that starts has waited for the lock with an older time than what another wrote
 /// meanwhile, and must not make that leave its window early.
 #[test]
-fn a_relay_that_starts_keeps_what_another_has_just_entered() {
+fn budget_entries_of_another_relay_outlive_a_start() {
     let world = World::new();
     enqueue_many(&world, &numbered(2));
     let configure = |operation: Operation| operation.max_per(1, MINUTE);

@@ -17,7 +17,7 @@ fn arrived(wire: &Wire) -> Vec<String> {
 /// The relay claimed A and B of one key together; A failed and was put off, and B went out in the
 /// same cycle.
 #[test]
-fn a_later_intent_of_a_key_waits_for_one_that_failed() {
+fn ordering_key_follower_waits_for_a_failed_head() {
     let wire = Wire::new();
     let intent = |name: &str, path: &str| {
         let endpoint = wire.server.url(path);
@@ -42,7 +42,7 @@ fn a_later_intent_of_a_key_waits_for_one_that_failed() {
 /// After an outage, rows that had failed and rows that were new were picked by separate rules, and
 /// newer ones left before older ones.
 #[test]
-fn an_outage_does_not_change_the_order_within_a_key() {
+fn outage_does_not_change_the_order_within_a_key() {
     let wire = Wire::new();
     let intent = |i: i32| pay(&format!("order-{i}")).args(i).ordering_key("account-1");
     for i in 0..5 {
@@ -70,7 +70,7 @@ fn an_outage_does_not_change_the_order_within_a_key() {
 /// The oldest unsent rows were fetched each cycle; once as many failing ones as a batch holds had
 /// piled up in front, no other was ever fetched.
 #[test]
-fn failing_intents_do_not_fill_the_batch() {
+fn batch_is_not_filled_by_failing_intents() {
     let wire = Wire::new();
     let enqueue = |path: &str, wave: usize| {
         let intents: Vec<_> = (0..100)
@@ -98,7 +98,7 @@ fn failing_intents_do_not_fill_the_batch() {
 /// Delays were slept through inside a pool of four threads, so four failing webhooks stopped
 /// everything. Here all four workers meet a retry that is due in ten seconds, and go on.
 #[test]
-fn a_delay_is_not_slept_through_by_a_worker() {
+fn retry_delay_does_not_occupy_a_worker() {
     let wire = Wire::new();
     let mut failing = Vec::new();
     for i in 0..4 {
@@ -126,7 +126,7 @@ fn a_delay_is_not_slept_through_by_a_worker() {
 /// A client without time-outs let 32 jobs hang for more than ten minutes, with no error anywhere.
 /// Every attempt ends by the configured time, and what is not stuck flows past.
 #[test]
-fn a_downstream_that_is_silent_ends_by_the_time_out_and_holds_nobody_up() {
+fn timeout_ends_a_silent_downstream_and_others_go_on() {
     for downstream in [Unprotected, DEDUPLICATES] {
         let wire = Wire::new();
         let mut silent = Vec::new();
@@ -155,7 +155,7 @@ fn a_downstream_that_is_silent_ends_by_the_time_out_and_holds_nobody_up() {
 /// A client had a default of its own that was shorter than what was configured, and cut a request
 /// that was slow but in order. Each phase has the time it was given, and no other.
 #[test]
-fn the_configured_time_is_the_one_in_force() {
+fn timeout_is_the_configured_one() {
     let wire = Wire::new();
     let id = wire.world.enqueue(&pay("order-1"));
     let patient = short().response(Duration::from_secs(20));
@@ -176,7 +176,7 @@ fn the_configured_time_is_the_one_in_force() {
 /// An outage failed many rows together, and a fixed delay brought all of them back together, wave
 /// after wave. Jitter spreads them, and never before the time the downstream asked for.
 #[test]
-fn intents_that_failed_together_do_not_come_back_together() {
+fn jitter_spreads_intents_that_failed_together() {
     let wire = Wire::new();
     let enqueue = |path: &str| {
         let intents: Vec<_> =

@@ -28,7 +28,7 @@ fn lose(world: &World, times: u32) {
 
 /// Claiming is one step: a row that one relay has taken is invisible to all others.
 #[test]
-fn of_two_claimers_one_wins_each_row() {
+fn claim_race_has_one_winner_for_each_row() {
     const ROUNDS: usize = 1000;
     let world = World::new();
     let intents: Vec<_> = (0..ROUNDS).map(|n| pay(&n.to_string())).collect();
@@ -61,7 +61,7 @@ fn of_two_claimers_one_wins_each_row() {
 
 /// Waiting was once counted as lease time, and the row handed out again and again.
 #[test]
-fn rows_that_wait_hold_no_lease() {
+fn lease_begins_when_the_attempt_does() {
     let world = World::new();
     let scheduled = world.enqueue(&pay("a").delay(Duration::from_secs(1000)));
     let retrying = world.enqueue(&pay("b"));
@@ -87,7 +87,7 @@ fn rows_that_wait_hold_no_lease() {
 
 /// The highest id seen is no bookmark: a lower one may come due later.
 #[test]
-fn rows_are_found_by_state_not_by_id() {
+fn claim_finds_rows_by_state_not_by_id() {
     let world = World::new();
     for entity in ["a", "b", "c", "d", "e"] {
         world.enqueue(&pay(entity));
@@ -102,7 +102,7 @@ fn rows_are_found_by_state_not_by_id() {
 }
 
 #[test]
-fn the_clock_going_back_sends_nothing_early() {
+fn clock_going_back_sends_nothing_early() {
     let world = World::new();
     for n in 0..20 {
         world.enqueue(&pay(&n.to_string()).delay(Duration::from_secs(n * 60)));
@@ -116,7 +116,7 @@ fn the_clock_going_back_sends_nothing_early() {
 }
 
 #[test]
-fn tokens_rise_with_every_claim() {
+fn token_rises_with_every_claim() {
     let world = World::new();
     let (id, _) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
     world.script.then(rejected()).then(transient());
@@ -144,7 +144,7 @@ fn tokens_rise_with_every_claim() {
 
 /// A lease that ran out cost one attempt of many, yet the row landed among the dead.
 #[test]
-fn a_lost_lease_costs_one_attempt() {
+fn lease_lost_costs_one_attempt() {
     let world = World::new();
     let (id, other) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
     lose(&world, 1);
@@ -160,7 +160,7 @@ fn a_lost_lease_costs_one_attempt() {
 }
 
 #[test]
-fn a_lost_lease_of_an_unprotected_downstream_is_unknown() {
+fn lease_lost_unprotected_is_unknown() {
     let world = World::new();
     let (id, other) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
     lose(&world, 1);
@@ -177,7 +177,7 @@ fn a_lost_lease_of_an_unprotected_downstream_is_unknown() {
 /// A row whose processes die is tried alone, so that its neighbours keep their budget, and not
 /// for ever.
 #[test]
-fn a_row_that_kills_its_process_is_found() {
+fn crash_loop_row_is_tried_alone_and_then_parked() {
     let world = World::new();
     let id = world.enqueue(&pay("killer"));
     for n in 0..5 {
@@ -211,7 +211,7 @@ fn a_row_that_kills_its_process_is_found() {
 }
 
 #[test]
-fn what_is_of_no_use_any_more_is_not_sent() {
+fn expired_intent_is_not_sent() {
     let world = World::new();
     let hour = Duration::from_secs(3600);
     let fresh = world.enqueue(&pay("fresh"));
@@ -233,7 +233,7 @@ fn what_is_of_no_use_any_more_is_not_sent() {
 /// The downstream remembers a key for a time from the first request on. After that a repetition
 /// would be a second effect.
 #[test]
-fn a_key_the_downstream_may_have_forgotten_is_not_sent() {
+fn key_window_that_is_over_prevents_the_send() {
     let window = Duration::from_secs(1800);
     let world = World::new();
     let (doubtful, other) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
@@ -252,7 +252,7 @@ fn a_key_the_downstream_may_have_forgotten_is_not_sent() {
 
 /// Claimed in time, but kept waiting behind another row of the batch until it was too late.
 #[test]
-fn the_worker_asks_once_more_just_before_sending() {
+fn worker_checks_once_more_just_before_sending() {
     for (window, expires) in [(true, false), (false, true)] {
         let world = Arc::new(World::new());
         let first = world.enqueue(&pay("a"));
@@ -291,7 +291,7 @@ fn the_worker_asks_once_more_just_before_sending() {
 
 /// A claim that waited until its lease was too short for an attempt is given back uncounted.
 #[test]
-fn a_lease_too_short_for_an_attempt_is_given_back() {
+fn lease_too_short_for_an_attempt_is_given_back() {
     let world = Arc::new(World::new());
     let (first, second) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
     let inside = Arc::clone(&world);
@@ -341,7 +341,7 @@ fn unprotected_rows_are_claimed_one_for_each_idle_worker() {
 
 /// A relay may take a stored contract back only where it says so.
 #[test]
-fn a_stored_contract_is_weakened_only_on_purpose() {
+fn contract_is_weakened_only_on_purpose() {
     let world = World::new();
     let (id, other) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
     let holds = || world.outbox.operations().unwrap().pop().unwrap().downstream;
@@ -362,7 +362,7 @@ fn a_stored_contract_is_weakened_only_on_purpose() {
 
 /// A handler that drains its own relay would wait for itself.
 #[test]
-fn a_drain_within_a_drain_is_refused() {
+fn drain_within_a_drain_is_refused() {
     let world = World::new();
     world.enqueue(&pay("a"));
     let relay: Arc<std::sync::OnceLock<Relay>> = Arc::default();
@@ -383,7 +383,7 @@ fn a_drain_within_a_drain_is_refused() {
 
 /// The record assumed that its row exists.
 #[test]
-fn a_row_deleted_under_its_worker_is_no_panic() {
+fn deleted_row_under_its_worker_does_not_panic() {
     for outcome in [succeeded("ok"), rejected(), maybe_sent()] {
         for gone in [
             "DELETE FROM outbox_lease WHERE id = 1",
@@ -408,7 +408,7 @@ fn a_row_deleted_under_its_worker_is_no_panic() {
 }
 
 #[test]
-fn a_relay_is_configured_with_care() {
+fn relay_configuration_is_checked() {
     let world = World::new();
     let op = || Operation::new(DEDUPLICATES, |_: &Delivery| -> Outcome { unreachable!() });
     let builder = || Relay::builder(&world.outbox);

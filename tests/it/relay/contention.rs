@@ -33,7 +33,7 @@ impl<F: Fn(&Delivery) -> Outcome + Send + Sync> Handler for Limited<F> {
 /// A web request's transaction used to fail as locked because the queue's own processes were
 /// writing. Here callers wait a little, with SQLite's ordinary busy time-out, and never fail.
 #[test]
-fn a_draining_relay_lets_callers_write() {
+fn write_lock_is_left_to_callers_by_a_draining_relay() {
     let world = World::new();
     for n in 0..2000 {
         world.enqueue(&pay(&format!("before-{n}")));
@@ -125,7 +125,7 @@ fn leases_are_renewed_while_every_worker_spins_and_others_write() {
 /// Thousands of rows used to stay in flight for months behind blocked code that ignored its
 /// deadline. Here the lease of such a handler ends, another worker takes over, and the rest flows.
 #[test]
-fn a_handler_that_never_returns_loses_its_row() {
+fn handler_that_never_returns_loses_its_lease() {
     let world = World::new();
     let outbox = world.on_real_time();
     let hung = world.enqueue(&pay("hung"));
@@ -165,7 +165,7 @@ fn a_handler_that_never_returns_loses_its_row() {
 /// A live worker used to be declared dead by a peer, and its row ended both finished and failed.
 /// Here leases run out all the time while outcomes come in, and each row has one outcome.
 #[test]
-fn one_outcome_a_row_where_recovery_and_completion_collide() {
+fn outcome_is_one_where_recovery_and_completion_collide() {
     let world = World::new();
     let ids: Vec<i64> = (0..200).map(|n| world.enqueue(&pay(&format!("{n}")))).collect();
     let calls = Arc::new(AtomicUsize::new(0));
@@ -210,7 +210,7 @@ fn one_outcome_a_row_where_recovery_and_completion_collide() {
 /// Rescheduling a failure and releasing its claim used to be two writes, and a row stayed locked
 /// by a live process. Here no lease is left after any round.
 #[test]
-fn no_lease_is_left_behind_by_failures() {
+fn lease_is_not_left_behind_by_failures() {
     let world = World::new();
     let relay = Relay::builder(&world.outbox)
         .operation("pay", world.operation(DEDUPLICATES))
@@ -287,7 +287,7 @@ fn leases_of_the_dead_are_taken_back_however_the_endpoint_is_spelled() {
 /// Scripts fed to a shell go on after an error: BEGIN fails as busy, and the rest used to be
 /// stored half. Here the file itself keeps every row in a legal state.
 #[test]
-fn a_repair_script_that_runs_on_after_an_error_harms_nothing() {
+fn repair_script_that_runs_on_after_an_error_harms_nothing() {
     let world = World::new();
     let (id, other) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
     let mut locker = Connection::open(world.path()).unwrap();
@@ -317,7 +317,7 @@ fn a_repair_script_that_runs_on_after_an_error_harms_nothing() {
 
 /// A handler that writes to a database of its own reports success only after its commit did.
 #[test]
-fn a_handler_whose_own_commit_fails_is_not_a_success() {
+fn handler_whose_own_commit_fails_is_not_a_success() {
     let world = World::new();
     let (bad, good) = (world.enqueue(&pay("bad")), world.enqueue(&pay("good")));
     let path = world.dir.path().join("ledger.db");
@@ -362,7 +362,7 @@ fn a_handler_whose_own_commit_fails_is_not_a_success() {
 /// A connection that comes back from a panic with an open transaction used to be handed to the
 /// next user, with the write lock.
 #[test]
-fn a_panic_inside_a_transaction_leaves_no_lock() {
+fn panic_inside_a_transaction_leaves_no_lock() {
     let world = World::new();
     for n in 0..20 {
         let outbox = world.outbox.clone();

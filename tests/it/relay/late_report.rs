@@ -44,7 +44,7 @@ fn two_rows() -> (Arc<World>, i64, i64) {
 /// The lease was taken back by B, and the row settled by it. A's success is only an event; but if
 /// the provider gave it another id, the effect happened twice.
 #[test]
-fn after_the_row_is_settled() {
+fn late_success_after_the_row_is_settled_may_be_a_duplicate_effect() {
     for (says, word, duplicates) in [("eff_1", "late", 0), ("late", "duplicate_effect", 1)] {
         let (world, id, other) = two_rows();
         suspended(&world, DEDUPLICATES, succeeded(says), |world| {
@@ -71,7 +71,7 @@ fn after_the_row_is_settled() {
 
 /// One row in each unsettled status that a row may have got to meanwhile: a late success wins.
 #[test]
-fn a_late_success_settles_what_is_not_settled() {
+fn late_success_settles_every_unsettled_status() {
     for (outcome, downstream, status) in [
         (transient(), DEDUPLICATES, Status::Pending),
         (rejected(), DEDUPLICATES, Status::Unknown),
@@ -100,7 +100,7 @@ fn a_late_success_settles_what_is_not_settled() {
 
 /// A row is dead only where no attempt is in doubt, so the row that A lost is made dead by hand.
 #[test]
-fn a_late_success_raises_the_dead() {
+fn late_success_settles_a_dead_row() {
     let (world, id, other) = two_rows();
     suspended(&world, DEDUPLICATES, succeeded("late"), |world| {
         world.sql(
@@ -113,7 +113,7 @@ fn a_late_success_raises_the_dead() {
 }
 
 #[test]
-fn a_late_failure_changes_nothing() {
+fn late_failure_changes_nothing() {
     for late in [maybe_sent(), rejected(), transient(), limited()] {
         let (world, id, other) = two_rows();
         let before = Arc::new(std::sync::Mutex::new(None));
@@ -167,7 +167,7 @@ fn while_b_is_in_flight(
 }
 
 #[test]
-fn a_late_success_is_kept_while_another_attempt_is_on_the_way() {
+fn late_success_is_kept_while_another_attempt_is_in_flight() {
     // B fails in any way: A's proof wins, also where somebody wants no further attempt.
     let says =
         [maybe_sent(), rejected(), transient(), limited(), crate::support::world::not_sent()];
@@ -202,7 +202,7 @@ fn a_late_success_is_kept_while_another_attempt_is_on_the_way() {
 }
 
 #[test]
-fn a_late_success_wins_when_the_other_attempt_is_lost_too() {
+fn late_success_wins_when_the_other_attempt_is_lost_too() {
     let (world, id) = while_b_is_in_flight(succeeded("from a"), |world, _| {
         // B is suspended past its lease as well, and a third relay takes it back.
         world.advance(PAST_THE_LEASE);
@@ -216,7 +216,7 @@ fn a_late_success_wins_when_the_other_attempt_is_lost_too() {
 
 /// A row that was given back unsent went out again, although proof of success had come meanwhile.
 #[test]
-fn a_late_success_wins_when_the_other_attempt_is_given_back() {
+fn late_success_wins_when_the_other_attempt_is_given_back() {
     let (world, id, _) = two_rows();
     // Comes due while A is suspended; B then claims it together with A's row.
     let first = world.enqueue(&pay("first").delay(std::time::Duration::from_secs(80)));
@@ -258,7 +258,7 @@ fn a_late_success_wins_when_the_other_attempt_is_given_back() {
 /// A counter kept in the row restarted after dead and replay, so that a suspended worker's token
 /// fitted again.
 #[test]
-fn a_replayed_row_is_out_of_reach() {
+fn late_record_cannot_reach_a_replayed_row() {
     let (world, id, other) = two_rows();
     suspended(&world, DEDUPLICATES, rejected(), |world| {
         world.script.then(transient());
@@ -280,7 +280,7 @@ fn a_replayed_row_is_out_of_reach() {
 
 /// A's record must name its own claim: B's row and the neighbour's are not touched by it.
 #[test]
-fn a_record_under_a_lost_claim_changes_no_row() {
+fn late_record_under_a_lost_claim_changes_no_row() {
     let (world, id) = while_b_is_in_flight(rejected(), |world, delivery| {
         let entry = world.entry(delivery.id());
         assert_eq!((entry.status, entry.attempts), (Status::InFlight, 2));

@@ -25,7 +25,7 @@ fn continuing(world: &World) -> Relay {
 }
 
 #[test]
-fn each_key_in_its_order_and_everything_else_beside_it() {
+fn ordering_keys_are_independent_of_each_other() {
     let world = World::new();
     for (entity, key) in [("a1", "a"), ("b1", "b"), ("a2", "a"), ("a3", "a"), ("b2", "b")] {
         world.enqueue(&keyed(entity, key));
@@ -51,7 +51,7 @@ fn each_key_in_its_order_and_everything_else_beside_it() {
 
 /// A and B of one key were claimed in one cycle; A failed and was put off, and B went out.
 #[test]
-fn a_retry_of_the_head_holds_its_followers() {
+fn retry_of_the_head_holds_its_followers() {
     let world = World::new();
     world.enqueue(&keyed("a", "k"));
     world.enqueue(&keyed("b", "k"));
@@ -66,7 +66,7 @@ fn a_retry_of_the_head_holds_its_followers() {
 /// After an outage, retries and first sends were picked by separate rules, and newer intents
 /// left before older ones.
 #[test]
-fn an_outage_in_the_middle_does_not_mix_them() {
+fn outage_in_the_middle_keeps_the_order() {
     let world = World::new();
     for n in 0..5 {
         world.enqueue(&keyed(&n.to_string(), "k"));
@@ -88,7 +88,7 @@ fn an_outage_in_the_middle_does_not_mix_them() {
 /// Order was by a time the application took, which differs from the order of commits and goes
 /// back with the clock.
 #[test]
-fn the_order_is_that_of_ids_not_of_clocks() {
+fn order_is_that_of_ids_not_of_clocks() {
     let world = World::new();
     let late = world.clock.clone();
     world.enqueue(&keyed("1", "k"));
@@ -112,7 +112,7 @@ fn the_order_is_that_of_ids_not_of_clocks() {
 }
 
 #[test]
-fn a_scheduled_head_holds_its_followers() {
+fn scheduled_head_holds_its_followers() {
     let world = World::new();
     world.enqueue(&keyed("1", "k").delay(Duration::from_secs(60)));
     world.enqueue(&keyed("2", "k"));
@@ -123,7 +123,7 @@ fn a_scheduled_head_holds_its_followers() {
 }
 
 #[test]
-fn a_dead_or_doubtful_head_blocks_its_key_alone() {
+fn dead_or_doubtful_head_blocks_its_key_alone() {
     for (outcome, downstream, status) in [
         (rejected(), DEDUPLICATES, Status::Dead),
         (maybe_sent(), Unprotected, Status::Unknown),
@@ -145,7 +145,7 @@ fn a_dead_or_doubtful_head_blocks_its_key_alone() {
 }
 
 #[test]
-fn a_dead_head_goes_first_when_it_is_replayed() {
+fn dead_head_goes_first_when_it_is_replayed() {
     let world = World::new();
     let head = world.enqueue(&keyed("1", "k"));
     world.enqueue(&keyed("2", "k"));
@@ -157,7 +157,7 @@ fn a_dead_head_goes_first_when_it_is_replayed() {
 }
 
 #[test]
-fn where_dead_rows_are_passed_the_others_go_on() {
+fn on_dead_continue_lets_the_others_go_on() {
     let world = World::new();
     let ids: Vec<i64> = ["1", "2", "3"].map(|entity| world.enqueue(&keyed(entity, "k"))).into();
     world.script.then(rejected()).then(rejected());
@@ -196,7 +196,7 @@ fn passed_rows_take_their_places_again() {
 /// Row 1 was passed; while row 2 is being sent, row 1 is replayed and must wait for it, however
 /// row 2 ends, and whatever else happens to the key meanwhile.
 #[test]
-fn a_passed_row_that_is_replayed_waits_for_what_is_on_the_way() {
+fn passed_row_that_is_replayed_waits_for_the_one_in_flight() {
     for (outcome, after) in [
         (succeeded("2"), &["1", "3"][..]),
         (transient(), &["1", "2", "3"]),
@@ -248,7 +248,7 @@ fn a_passed_row_that_is_replayed_waits_for_what_is_on_the_way() {
 /// A relay that passes dead rows and one that stops at them: a replay must not let two of one
 /// key act at once.
 #[test]
-fn a_dead_row_that_is_not_the_head_waits_when_replayed() {
+fn dead_row_that_is_not_the_head_waits_when_replayed() {
     let world = World::new();
     world.enqueue(&keyed("1", "k"));
     world.enqueue(&keyed("2", "k"));
@@ -267,7 +267,7 @@ fn a_dead_row_that_is_not_the_head_waits_when_replayed() {
 }
 
 #[test]
-fn cancelling_the_head_lets_the_next_go() {
+fn cancelled_head_lets_the_next_go() {
     let world = World::new();
     for entity in ["1", "2", "3"] {
         world.enqueue(&keyed(entity, "k"));
@@ -287,7 +287,7 @@ fn cancelling_the_head_lets_the_next_go() {
 /// and no relay spins on rows of another. How much waits for each shard is not told yet; a regular
 /// pattern of ids can leave one of them idle.
 #[test]
-fn keys_that_span_shards_keep_their_order() {
+fn ordering_key_over_several_shards_keeps_its_order() {
     let world = World::new();
     for n in 0..12 {
         world.enqueue(&keyed(&n.to_string(), if n % 3 == 0 { "a" } else { "b" }));
@@ -317,7 +317,7 @@ fn keys_that_span_shards_keep_their_order() {
 
 /// Failing rows at the front once filled the batch, and newer rows were never fetched.
 #[test]
-fn a_front_of_failing_rows_does_not_hide_the_others() {
+fn failing_rows_at_the_front_do_not_hide_the_others() {
     let world = World::new();
     for n in 0..100 {
         world.enqueue(&pay(&format!("bad{n}")));

@@ -7,7 +7,7 @@ use crate::support::world::{DEDUPLICATES, World, pay};
 /// One row that did not parse once made the loop throw before anything was recorded: nothing
 /// behind it moved, for ever.
 #[test]
-fn a_row_that_cannot_be_read_is_parked() {
+fn unreadable_row_is_parked() {
     for (column, bad, word) in [
         ("payload", "CAST(X'FF00FE' AS TEXT)", "payload"),
         ("payload", "'{'", "payload"),
@@ -52,7 +52,7 @@ fn a_row_that_cannot_be_read_is_parked() {
 }
 
 #[test]
-fn odd_bookkeeping_does_not_stop_the_others() {
+fn unreadable_bookkeeping_does_not_stop_the_others() {
     for edit in [
         "last_error = CAST(X'FF' AS TEXT)",
         "error_class = CAST(X'FF' AS TEXT)",
@@ -73,7 +73,7 @@ fn odd_bookkeeping_does_not_stop_the_others() {
 
 /// A foreign row made the whole listing fail.
 #[test]
-fn mixed_shapes_are_listed() {
+fn unreadable_rows_are_listed() {
     let world = World::new();
     world.batch(
         "INSERT INTO outbox (operation, entity_id, idempotency_key, payload) VALUES

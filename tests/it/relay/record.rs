@@ -32,7 +32,7 @@ fn success_settles_with_its_receipt() {
 /// row in a batch left the others looking outstanding. Each claim and each record is counted by the
 /// rows it changed, however many are written together.
 #[test]
-fn what_is_told_of_a_batch_is_what_the_file_holds() {
+fn report_of_a_batch_is_what_the_file_holds() {
     for (size, is_stolen) in [(0, false), (1, false), (1, true), (500, false), (500, true)] {
         let world = Arc::new(World::new());
         let intents: Vec<_> = (0..size).map(|n| pay(&n.to_string())).collect();
@@ -94,7 +94,7 @@ impl DelayHours for sqlite_outbox::Intent {
 }
 
 #[test]
-fn five_ambiguous_failures_then_success() {
+fn ambiguous_failures_five_times_then_success() {
     let world = World::new();
     let id = world.enqueue(&pay("a"));
     world.script.times(5, &maybe_sent());
@@ -134,7 +134,7 @@ fn unprotected_is_sent_once_whatever_happens() {
 }
 
 #[test]
-fn what_never_left_costs_no_attempt() {
+fn not_sent_costs_no_attempt() {
     let world = World::new();
     let id = world.enqueue(&pay("a"));
     world.script.times(40, &not_sent());
@@ -201,7 +201,7 @@ fn doubt_turns_a_later_rejection_into_a_review() {
 /// A write that failed after a successful send was handled like a failed send. The success is
 /// known here: the write is tried again, never the request.
 #[test]
-fn an_outcome_that_cannot_be_written_is_kept() {
+fn outcome_that_cannot_be_written_is_kept() {
     struct Quick(Box<dyn Fn(&Delivery) -> Outcome + Send + Sync>);
     impl Handler for Quick {
         fn deliver(&self, delivery: &Delivery) -> Outcome {

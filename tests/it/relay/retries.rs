@@ -38,7 +38,7 @@ fn due_after(values: &[&str]) -> Vec<(i64, String)> {
 
 /// A registry answered 9999999999 seconds; sleeping that long raised an overflow error.
 #[test]
-fn a_huge_retry_after_is_capped_and_zero_keeps_the_backoff() {
+fn retry_after_huge_is_capped_and_zero_keeps_the_backoff() {
     let huge = [
         "9999999999",
         "2147483648",
@@ -60,7 +60,7 @@ fn a_huge_retry_after_is_capped_and_zero_keeps_the_backoff() {
 /// A date was taken for no delay at all, and so was garbage: a downstream that asked for rest was
 /// called again at once.
 #[test]
-fn a_date_in_retry_after_is_obeyed_and_garbage_keeps_the_backoff() {
+fn retry_after_date_is_obeyed_and_garbage_keeps_the_backoff() {
     let now = Duration::from_millis(START.unsigned_abs());
     let later = SystemTime::UNIX_EPOCH + now + Duration::from_secs(3000);
     let date = httpdate::fmt_http_date(later);
@@ -89,7 +89,7 @@ fn a_date_in_retry_after_is_obeyed_and_garbage_keeps_the_backoff() {
 
 /// A date with an extreme year raised a conversion error that escaped the code for retries.
 #[test]
-fn an_extreme_date_in_retry_after_is_capped_or_ignored() {
+fn retry_after_extreme_date_is_capped_or_ignored() {
     assert_eq!(due_after(&["Fri, 31 Dec 9999 23:59:59 GMT"])[0].0, RETRY_AFTER_MAX);
     let ignored = [
         "Mon, 01 Jan 0001 00:00:00 GMT",
@@ -107,7 +107,7 @@ fn an_extreme_date_in_retry_after_is_capped_or_ignored() {
 
 /// Permanent refusals were taken for passing ones: 462 attempts and no success.
 #[test]
-fn a_permanent_refusal_is_asked_for_once() {
+fn rejection_is_requested_once() {
     let wire = Wire::new();
     let ids = [400, 401, 403, 404, 405, 410, 413, 422, 501].map(|status| {
         let endpoint = wire.server.url(&format!("/status/{status}"));
@@ -129,7 +129,7 @@ fn a_permanent_refusal_is_asked_for_once() {
 
 /// "All 4xx but 429 are final" dropped time-outs for good.
 #[test]
-fn a_passing_refusal_is_not_final() {
+fn status_408_is_not_final() {
     let wire = Wire::new();
     let enqueue = |status: u16| {
         let endpoint = wire.server.url(&format!("/fail/1/{status}"));
@@ -152,7 +152,7 @@ fn a_passing_refusal_is_not_final() {
 /// What had been put off often, without failing, counted as having failed often: the first real
 /// failure then waited for days.
 #[test]
-fn being_put_off_does_not_count_as_failing() {
+fn limited_does_not_count_as_failing() {
     let wire = Wire::new();
     let id = wire.world.enqueue(&pay("order-1"));
     let limited = wire.relay(DEDUPLICATES, wire.to("/after/1000/429/1"));
@@ -173,7 +173,7 @@ fn being_put_off_does_not_count_as_failing() {
 /// Each attempt built its body anew, with another time in it, and sent no id that stayed: nobody
 /// could tell a retry from a new event.
 #[test]
-fn every_attempt_sends_the_same_bytes_over_restarts_and_replay() {
+fn attempts_send_the_same_bytes_over_restarts_and_replay() {
     let Wire { world, server } = Wire::new();
     let payload =
         r#"{"z":1.50,"ü":"ß\u00e9😀","y":{"b":{},"a":[]},"x":1e2, "a":-0.0,"n":9007199254740993}"#;
@@ -216,7 +216,7 @@ fn every_attempt_sends_the_same_bytes_over_restarts_and_replay() {
 /// The client library repeated a request up to three times by itself whenever the answer failed,
 /// so that one mail could be four.
 #[test]
-fn one_attempt_is_one_request() {
+fn attempt_is_one_request() {
     for path in ["/lost/2", "/fail/2/503", "/cut/2", "/reset", "/close"] {
         let wire = Wire::new();
         let id = wire.world.enqueue(&pay("order-1"));
@@ -230,7 +230,7 @@ fn one_attempt_is_one_request() {
 
 /// Retries inside retries made six calls of two attempts.
 #[test]
-fn as_many_requests_are_sent_as_attempts_are_allowed() {
+fn attempts_max_is_the_number_of_requests() {
     for (path, status) in [("/status/500", Status::NeedsReview), ("/status/408", Status::Dead)] {
         let wire = Wire::new();
         let id = wire.world.enqueue(&pay("order-1"));

@@ -47,7 +47,7 @@ fn count(world: &World, status: Status) -> usize {
 }
 
 #[test]
-fn it_wakes_for_every_kind_of_commit() {
+fn relay_wakes_for_every_kind_of_commit() {
     let world = World::new();
     let (handler, begins) = telling();
     let handle = relay_with(&world, 2, handler).start().unwrap();
@@ -77,7 +77,7 @@ fn it_wakes_for_every_kind_of_commit() {
 }
 
 #[test]
-fn nothing_is_sent_before_the_commit() {
+fn commit_precedes_the_send() {
     let world = World::new();
     let (handler, begins) = telling();
     let handle = relay_with(&world, 1, handler).start().unwrap();
@@ -94,7 +94,7 @@ fn nothing_is_sent_before_the_commit() {
 }
 
 #[test]
-fn shutdown_finishes_what_is_on_the_way_and_gives_back_the_rest() {
+fn shutdown_finishes_what_is_in_flight_and_gives_back_the_rest() {
     let world = World::new();
     for n in 0..6 {
         world.enqueue(&pay(&n.to_string()));
@@ -119,7 +119,7 @@ fn shutdown_finishes_what_is_on_the_way_and_gives_back_the_rest() {
 
 /// Rows that waited for a busy worker were sent long after their operation had been paused.
 #[test]
-fn a_pause_takes_back_what_waits_for_a_worker() {
+fn pause_takes_back_what_waits_for_a_worker() {
     let world = World::new();
     for n in 0..6 {
         world.enqueue(&pay(&n.to_string()));
@@ -139,7 +139,7 @@ fn a_pause_takes_back_what_waits_for_a_worker() {
 }
 
 #[test]
-fn after_the_grace_the_rest_is_left_and_still_recorded() {
+fn shutdown_after_the_grace_leaves_the_rest_and_still_records_it() {
     let world = World::new();
     let ids = [world.enqueue(&pay("a")), world.enqueue(&pay("b"))];
     let (handler, begins, leave) = gated();
@@ -157,7 +157,7 @@ fn after_the_grace_the_rest_is_left_and_still_recorded() {
 
 /// Stopping once ended what stores completions before the workers had handed theirs in.
 #[test]
-fn many_short_runs_send_everything_once() {
+fn relay_in_many_short_runs_sends_everything_once() {
     let world = World::new();
     let intents: Vec<_> = (0..300).map(|n| pay(&n.to_string())).collect();
     world.outbox.transact(|tx| world.outbox.enqueue_all(tx, &intents)).unwrap();
@@ -189,7 +189,7 @@ fn many_short_runs_send_everything_once() {
 
 /// What is enqueued while a relay stops is durable, and sent by the next.
 #[test]
-fn what_comes_during_the_stop_is_sent_by_the_next_start() {
+fn shutdown_leaves_what_comes_meanwhile_to_the_next_start() {
     let world = World::new();
     let (handler, begins) = telling();
     let handle = relay_with(&world, 2, handler).start().unwrap();
@@ -230,7 +230,7 @@ impl Drop for Grenade {
 
 /// A panicking handler ended its worker's thread, and after a few nothing was processed.
 #[test]
-fn a_panic_is_an_outcome_and_the_worker_survives() {
+fn panic_in_a_handler_is_an_outcome_and_the_worker_survives() {
     let world = World::new();
     let bad: Vec<i64> = (0..12).map(|n| world.enqueue(&pay(&format!("bad{n}")))).collect();
     for n in 0..100 {
@@ -306,7 +306,7 @@ impl Handler for Patient {
 }
 
 #[test]
-fn the_lease_of_a_live_worker_is_renewed() {
+fn lease_of_a_live_worker_is_renewed() {
     let world = World::new();
     let outbox = Outbox::open(world.path()).unwrap();
     for entity in ["a", "b"] {
@@ -325,7 +325,7 @@ fn the_lease_of_a_live_worker_is_renewed() {
 
 /// One operation's slow downstream took all workers, and everyone's intents crawled.
 #[test]
-fn a_slow_operation_does_not_starve_another() {
+fn slow_operation_does_not_starve_another() {
     for other in [DEDUPLICATES, Downstream::Unprotected] {
         let world = World::new();
         let slow = |n: usize| sqlite_outbox::Intent::new("slow", n.to_string());
@@ -363,7 +363,7 @@ fn a_slow_operation_does_not_starve_another() {
 /// Busy operations kept every worker supplied, so that one which is claimed for idle workers
 /// alone never had its turn.
 #[test]
-fn an_unprotected_operation_has_its_turn_among_busy_ones() {
+fn unprotected_operation_has_its_turn_among_busy_ones() {
     for workers in [1, 2] {
         let world = World::new();
         for operation in ["a", "b", "mail"] {
@@ -395,7 +395,7 @@ fn an_unprotected_operation_has_its_turn_among_busy_ones() {
 }
 
 #[test]
-fn an_observer_that_panics_is_contained() {
+fn observer_that_panics_is_contained() {
     let world = World::new();
     let (a, b) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
     let told: Arc<Mutex<Vec<(i64, Status)>>> = Arc::default();
@@ -416,7 +416,7 @@ fn an_observer_that_panics_is_contained() {
 /// An outcome that cannot be written waits, in a started relay too, while another process holds
 /// the write lock.
 #[test]
-fn an_outcome_waits_for_the_lock() {
+fn outcome_waits_for_the_write_lock() {
     let world = Arc::new(World::new());
     let ids = [world.enqueue(&pay("a")), world.enqueue(&pay("b"))];
     let (locked, locks) = channel();
@@ -442,7 +442,7 @@ fn an_outcome_waits_for_the_lock() {
 }
 
 #[test]
-fn a_drain_with_many_workers_ends_and_can_be_stopped() {
+fn drain_with_many_workers_ends_and_can_be_stopped() {
     let world = World::new();
     for n in 0..200 {
         world.enqueue(&pay(&n.to_string()));

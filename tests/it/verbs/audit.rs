@@ -23,7 +23,7 @@ fn stream(world: &World) -> Vec<Event> {
 }
 
 #[test]
-fn an_event_says_who_asked_who_acted_and_what_was_learnt() {
+fn event_says_who_asked_who_acted_and_what_was_learnt() {
     let world = World::new();
     let enqueued = world.try_enqueue(&asked_for_by_an_agent("a")).unwrap();
     world.script.then(transient());
@@ -65,7 +65,7 @@ fn an_event_says_who_asked_who_acted_and_what_was_learnt() {
 
 /// One of each verb, in the order of commits.
 #[test]
-fn every_move_is_on_record_with_its_actor_and_reason() {
+fn event_of_every_verb_has_its_actor_and_reason() {
     let world = World::new();
     let outbox = &world.outbox;
     for entity in ["a", "b", "c", "d", "e", "f"] {
@@ -110,7 +110,7 @@ fn every_move_is_on_record_with_its_actor_and_reason() {
 }
 
 #[test]
-fn the_stream_is_read_on_from_where_it_was_left() {
+fn events_are_read_on_from_where_they_were_left() {
     let world = World::new();
     for n in 0..5 {
         world.enqueue(&pay(&n.to_string()));
@@ -130,7 +130,7 @@ fn the_stream_is_read_on_from_where_it_was_left() {
 }
 
 #[test]
-fn the_names_of_the_headers_can_be_chosen() {
+fn audit_headers_can_be_chosen() {
     let world = World::new();
     let named = Outbox::builder().audit_headers("X-Run", "X-Tool").open(world.path()).unwrap();
     world.enqueue(
@@ -152,7 +152,7 @@ fn the_names_of_the_headers_can_be_chosen() {
 
 /// Headers that were edited into something else keep nothing from being parked.
 #[test]
-fn headers_that_cannot_be_read_say_nothing() {
+fn audit_headers_that_cannot_be_read_say_nothing() {
     for headers in ["'['", "'[1]'", "X'00FF'", "'{\"x-agent-run\": 7}'"] {
         let world = World::new();
         let id = world.enqueue(&asked_for_by_an_agent("a"));
@@ -169,7 +169,7 @@ fn headers_that_cannot_be_read_say_nothing() {
 }
 
 #[test]
-fn no_payload_and_no_other_header_is_ever_in_it() {
+fn audit_has_no_payload_and_no_other_header() {
     let world = World::new();
     let id = world
         .enqueue(&asked_for_by_an_agent("a").args(serde_json::json!({"card": "4242424242424242"})));

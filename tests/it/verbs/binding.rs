@@ -54,7 +54,7 @@ fn needs_review(world: &World, id: i64, downstream_id: &str, other: i64) {
 /// Two relays get the same id for two intents and write it down at the same moment, again and
 /// again. One intent has it; the other one, and nothing beside it, waits for a person.
 #[test]
-fn of_two_that_get_one_id_at_once_one_has_it() {
+fn downstream_id_given_to_two_at_once_binds_one() {
     const ROUNDS: i64 = 25;
     let world = World::new();
     for round in 0..ROUNDS {
@@ -102,7 +102,7 @@ fn of_two_that_get_one_id_at_once_one_has_it() {
 
 /// Within one batch of one relay, where all is written in one transaction.
 #[test]
-fn one_id_twice_in_a_batch() {
+fn downstream_id_twice_in_a_batch_binds_one() {
     let world = World::new();
     let ids: Vec<i64> =
         ["a", "b", "c", "d"].iter().map(|entity| world.enqueue(&pay(entity))).collect();
@@ -119,7 +119,7 @@ fn one_id_twice_in_a_batch() {
 }
 
 #[test]
-fn ids_that_name_nothing_are_not_compared() {
+fn downstream_ids_that_do_not_bind_are_not_compared() {
     let world = World::new();
     for entity in ["a", "b", "c"] {
         world.enqueue(&pay(entity));
@@ -135,7 +135,7 @@ fn ids_that_name_nothing_are_not_compared() {
 
 /// Where it is unsettled, in whatever status, the id of another is no proof for it.
 #[test]
-fn confirmed_with_the_id_of_another() {
+fn confirm_with_the_id_of_another_is_no_proof() {
     for standing in Standing::ALL {
         if standing.status().is_settled() {
             continue;
@@ -163,7 +163,7 @@ fn confirmed_with_the_id_of_another() {
 
 /// A row that was replayed waits for the one on the way; that is set aside, and never comes back.
 #[test]
-fn what_is_set_aside_on_the_way_gives_way_to_what_waits_for_it() {
+fn in_flight_row_set_aside_gives_way_to_the_one_behind() {
     let world = Arc::new(World::new());
     for entity in ["1", "2", "3"] {
         world.enqueue(&pay(entity).ordering_key("k"));
@@ -189,7 +189,7 @@ fn what_is_set_aside_on_the_way_gives_way_to_what_waits_for_it() {
 }
 
 #[test]
-fn resolved_or_bound_with_the_id_of_another() {
+fn resolve_and_bind_refuse_the_id_of_another() {
     let world = World::new();
     let (has, doubtful) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
     world.script.then(succeeded("x")).then(crate::support::world::needs_review());
@@ -213,7 +213,7 @@ fn resolved_or_bound_with_the_id_of_another() {
 
 /// The client chose the id, and wrote it down before a relay had said who the provider is.
 #[test]
-fn an_id_that_was_given_up_front() {
+fn bind_before_sending_counts_under_the_later_provider() {
     for says in ["mine", "other"] {
         let world = World::new();
         let id = world.enqueue(&pay("a"));
@@ -248,7 +248,7 @@ fn an_id_that_was_given_up_front() {
 }
 
 #[test]
-fn a_look_up_can_ask_for_the_id_that_was_given() {
+fn lookup_can_ask_for_the_bound_id() {
     let world = World::new();
     let id = world.enqueue(&pay("a"));
     bind(&world, id, "mine").unwrap();
@@ -267,7 +267,7 @@ fn a_look_up_can_ask_for_the_id_that_was_given() {
 }
 
 #[test]
-fn binding_belongs_to_the_callers_transaction() {
+fn bind_belongs_to_the_callers_transaction() {
     let world = World::new();
     let (id, other) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
     let mut conn = world.app();
@@ -283,7 +283,7 @@ fn binding_belongs_to_the_callers_transaction() {
 
 /// What is found or comes late with the id of another settles nothing.
 #[test]
-fn a_finding_or_a_late_success_with_the_id_of_another() {
+fn finding_or_late_success_with_the_id_of_another_settles_nothing() {
     let has = |world: &World| {
         drop(relay_on(&world.second(), world.operation(DEDUPLICATES).binds_ids()));
         let other = world.enqueue(&pay("other"));
@@ -327,7 +327,7 @@ fn a_finding_or_a_late_success_with_the_id_of_another() {
 /// id of another intent, the row needs a person, and the proof must not outlive that: it kept the row
 /// from ever moving again, and a drain from ending.
 #[test]
-fn a_late_proof_does_not_outlive_what_a_person_decides() {
+fn late_proof_does_not_outlive_a_persons_decision() {
     let world = Arc::new(World::new());
     world.enqueue(&pay("x"));
     let relay = |handler: Box<dyn Fn(&Delivery) -> Outcome + Send + Sync>| {

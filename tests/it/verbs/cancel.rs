@@ -21,7 +21,7 @@ fn cancel(world: &World, id: i64) -> Result<(), Error> {
 }
 
 #[test]
-fn which_statuses_may_be_cancelled() {
+fn cancel_in_each_status() {
     for standing in Standing::ALL {
         // In doubt: it may have been applied already. What a person gave up is his to withdraw.
         let refusal = match standing {
@@ -56,7 +56,7 @@ fn which_statuses_may_be_cancelled() {
 }
 
 #[test]
-fn it_belongs_to_the_callers_transaction() {
+fn cancel_belongs_to_the_callers_transaction() {
     let world = World::new();
     let (id, other) = (world.enqueue(&pay("a")), world.enqueue(&pay("b").ordering_key("k")));
     let mut conn = world.app();
@@ -93,7 +93,7 @@ fn requested_at(world: &World, id: i64) -> Option<i64> {
 }
 
 #[test]
-fn what_a_request_to_cancel_does_in_each_status() {
+fn cancel_request_in_each_status() {
     for standing in Standing::ALL {
         let expected = match standing {
             Standing::Pending | Standing::Retried | Standing::Dead | Standing::DeadInDoubt => {
@@ -133,7 +133,7 @@ fn what_a_request_to_cancel_does_in_each_status() {
 /// is not tried again. An answer that may come after it was applied, such as 500, leaves it in
 /// doubt, and is never taken for a cancellation.
 #[test]
-fn what_is_cancelled_on_the_way_ends_as_its_attempt_does() {
+fn cancel_in_flight_ends_as_the_attempt_does() {
     let auth = Outcome::Unauthorized(Failure::new("auth", "answered 401"));
     for (outcome, downstream, status, attempts) in [
         (succeeded("x"), DEDUPLICATES, Status::Succeeded, 1),
@@ -185,7 +185,7 @@ fn what_is_cancelled_on_the_way_ends_as_its_attempt_does() {
 
 /// Where nothing can be asked, it waits for a person at once.
 #[test]
-fn what_is_cancelled_on_the_way_and_lost_needs_a_person_where_nothing_can_look_it_up() {
+fn cancel_in_flight_and_lost_without_lookup_needs_review() {
     let world = Arc::new(World::new());
     let id = world.enqueue(&pay("a"));
     let inside = Arc::clone(&world);
@@ -201,7 +201,7 @@ fn what_is_cancelled_on_the_way_and_lost_needs_a_person_where_nothing_can_look_i
 
 /// What waits to be repeated is not, and that is seen once it is due.
 #[test]
-fn what_is_cancelled_between_two_attempts_is_not_tried_again() {
+fn cancel_between_two_attempts_prevents_the_next() {
     let world = Standing::PendingInDoubt.then(|world| {
         assert_eq!(request(world, FIRST).unwrap(), Status::Pending);
         assert_eq!(world.outbox.why(FIRST, None).unwrap().0, "not_due");
@@ -226,7 +226,7 @@ fn what_is_cancelled_between_two_attempts_is_not_tried_again() {
 
 /// Somebody cancels while the question is on its way: if it was not applied, it is not sent either.
 #[test]
-fn what_is_cancelled_during_its_look_up_is_not_sent_again() {
+fn cancel_during_a_lookup_prevents_the_next_attempt() {
     for (finding, status) in [
         (Finding::NotApplied, Status::Cancelled),
         (unsure(), Status::Unknown),
@@ -253,7 +253,7 @@ fn what_is_cancelled_during_its_look_up_is_not_sent_again() {
 /// A row that takes its process down each time: cancelled while its dead owner still holds the
 /// lease, between two crashes, or while the operation is paused, it is not started again.
 #[test]
-fn what_kills_its_process_can_be_stopped() {
+fn cancel_stops_a_row_that_kills_its_process() {
     for (paused, after_recovery) in [(false, false), (false, true), (true, false), (true, true)] {
         for has_look_up in [true, false] {
             let world = World::new();
@@ -308,7 +308,7 @@ fn numbers(line: &OperationStats) -> Vec<u64> {
 }
 
 #[test]
-fn settled_intents_are_counted_for_ever() {
+fn settled_intents_are_counted_forever() {
     let world = World::new();
     for entity in ["a", "b", "c", "d"] {
         world.enqueue(&pay(entity));

@@ -28,7 +28,7 @@ fn duplicates(world: &World) -> u64 {
 }
 
 #[test]
-fn whatever_is_unsettled_is_settled_with_its_receipt() {
+fn confirm_settles_every_unsettled_status_with_its_receipt() {
     for standing in Standing::ALL {
         if standing.status().is_settled() {
             continue;
@@ -60,7 +60,7 @@ fn whatever_is_unsettled_is_settled_with_its_receipt() {
 }
 
 #[test]
-fn what_is_settled_stays_as_it_is() {
+fn confirm_leaves_a_settled_row_as_it_is() {
     Standing::Succeeded.then(|world| {
         let before = all_about(world, FIRST);
         assert_eq!(confirm(world, FIRST, &receipt("eff_1")).unwrap(), None, "it was known");
@@ -92,7 +92,7 @@ fn what_is_settled_stays_as_it_is() {
 /// Something that was lost and given up failed late; that is no reason to keep quiet about a
 /// provider that says it was carried out after all.
 #[test]
-fn a_late_failure_does_not_hide_that_it_was_carried_out() {
+fn confirm_after_a_late_failure_counts() {
     let world = Arc::new(World::new());
     let id = world.enqueue(&pay("a"));
     let inside = Arc::clone(&world);
@@ -110,7 +110,7 @@ fn a_late_failure_does_not_hide_that_it_was_carried_out() {
 
 /// What the worker says afterwards changes nothing, whatever it is; another id is another effect.
 #[test]
-fn an_attempt_on_the_way_cannot_overwrite_it() {
+fn confirm_is_not_overwritten_by_an_attempt_in_flight() {
     for (says, doubles) in [
         (succeeded("eff_1"), 0),
         (Outcome::Succeeded(Receipt::new()), 0),
@@ -159,7 +159,7 @@ fn an_attempt_on_the_way_cannot_overwrite_it() {
 
 /// The webhook of the second effect came before its worker did: one second effect, counted once.
 #[test]
-fn a_second_effect_is_counted_once_whoever_tells_of_it() {
+fn duplicate_effect_is_counted_once_whoever_reports_it() {
     for webhook_first in [true, false] {
         let world = Arc::new(World::new());
         let id = world.enqueue(&pay("a"));
@@ -181,7 +181,7 @@ fn a_second_effect_is_counted_once_whoever_tells_of_it() {
 
 /// The webhook comes while somebody is asking: what is found then is no news, or too late.
 #[test]
-fn a_look_up_on_its_way_cannot_overwrite_it() {
+fn confirm_is_not_overwritten_by_a_lookup_in_flight() {
     for (finding, doubles, last) in [
         (Finding::NotApplied, 0, "confirmed:unknown>succeeded"),
         (crate::support::world::unsure(), 0, "confirmed:unknown>succeeded"),
@@ -218,7 +218,7 @@ fn a_look_up_on_its_way_cannot_overwrite_it() {
 }
 
 #[test]
-fn what_is_queued_behind_another_is_settled_in_its_place() {
+fn confirm_behind_another_row_settles_in_its_place() {
     let world = World::new();
     for entity in ["a", "b", "c"] {
         world.enqueue(&pay(entity).ordering_key("k"));
@@ -238,7 +238,7 @@ fn what_is_queued_behind_another_is_settled_in_its_place() {
 }
 
 #[test]
-fn a_key_is_that_of_its_tenant() {
+fn confirm_by_key_means_the_key_of_its_tenant() {
     let world = World::new();
     let ids = ["", "acme"].map(|tenant| world.enqueue(&pay("a").key("mine").tenant(tenant)));
     let confirm = |tenant: &str, key: &str| {
@@ -262,7 +262,7 @@ fn a_key_is_that_of_its_tenant() {
 }
 
 #[test]
-fn it_belongs_to_the_callers_transaction() {
+fn confirm_belongs_to_the_callers_transaction() {
     let world = World::new();
     let id = world.enqueue(&pay("a").ordering_key("k"));
     let next = world.enqueue(&pay("b").ordering_key("k"));

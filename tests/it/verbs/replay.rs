@@ -32,7 +32,7 @@ fn refused(world: &World, id: i64) -> String {
 }
 
 #[test]
-fn which_statuses_may_be_replayed() {
+fn replay_in_each_status() {
     let long = Downstream::DeduplicatesByKey { window: 2 * WINDOW };
     for (outcome, downstream, status, may) in [
         (rejected(), DEDUPLICATES, Status::Dead, true),
@@ -73,7 +73,7 @@ fn which_statuses_may_be_replayed() {
 }
 
 #[test]
-fn what_is_on_the_way_is_not_replayed() {
+fn replay_of_a_row_in_flight_is_refused() {
     let world = Arc::new(World::new());
     let (id, other) = (world.enqueue(&pay("a")), world.enqueue(&pay("b")));
     let inside = Arc::clone(&world);
@@ -84,7 +84,7 @@ fn what_is_on_the_way_is_not_replayed() {
 }
 
 #[test]
-fn a_review_is_not_replayed_once_the_key_may_be_forgotten() {
+fn replay_of_a_review_is_refused_once_the_key_may_be_forgotten() {
     let window = std::time::Duration::from_secs(1000);
     let world = after(needs_review(), DeduplicatesByKey { window });
     world.advance(941);
@@ -94,7 +94,7 @@ fn a_review_is_not_replayed_once_the_key_may_be_forgotten() {
 
 /// An operation whose contract nobody has stored is treated as unprotected.
 #[test]
-fn without_a_contract_a_review_is_not_replayed() {
+fn replay_of_a_review_without_a_contract_is_refused() {
     let world = after(needs_review(), DEDUPLICATES);
     world.sql("DELETE FROM outbox_operation");
     refused(&world, 1);
@@ -123,7 +123,7 @@ fn replayed(matched: &[(i64, sqlite_outbox::Result<()>)]) -> Vec<i64> {
 
 /// Retrying the failed list enqueued copies and left the originals; a second try doubled it.
 #[test]
-fn thousands_at_once_and_twice_in_a_row() {
+fn replay_all_of_thousands_twice_makes_no_copies() {
     let world = World::new();
     many(&world, 2000);
     let replay = |dry_run| {
@@ -147,7 +147,7 @@ fn thousands_at_once_and_twice_in_a_row() {
 /// Half an hour of outage was a hole for ever: what had used up its attempts was found by no list and
 /// no command. Here one command brings back that hour, and nothing else deletes what is dead.
 #[test]
-fn an_outage_is_made_good_by_one_command() {
+fn replay_all_makes_good_an_outage() {
     let world = World::new();
     let old = world.enqueue(&pay("old"));
     world.script.then(rejected());
@@ -177,7 +177,7 @@ fn an_outage_is_made_good_by_one_command() {
 /// A republish at the start, one by the clock and one by hand each sent the same: three copies. Here
 /// relays, drains and replays all at once go through one claim.
 #[test]
-fn every_way_back_goes_through_the_one_claim() {
+fn replay_drain_and_relay_at_once_send_one_copy() {
     let world = World::new();
     for n in 0..100 {
         world.enqueue(&pay(&n.to_string()));
@@ -213,7 +213,7 @@ fn every_way_back_goes_through_the_one_claim() {
 }
 
 #[test]
-fn a_filter_narrows_it() {
+fn replay_all_obeys_its_filter() {
     let world = World::new();
     many(&world, 1200);
     world.advance(60);
@@ -240,7 +240,7 @@ fn a_filter_narrows_it() {
 
 /// A limit counts what was replayed, so refused rows do not use it up.
 #[test]
-fn refused_rows_are_named_and_do_not_stop_the_others() {
+fn replay_all_names_refused_rows_and_goes_on() {
     let world = World::new();
     for n in 0..4 {
         world.enqueue(&pay(&n.to_string()));
@@ -257,7 +257,7 @@ fn refused_rows_are_named_and_do_not_stop_the_others() {
 }
 
 #[test]
-fn two_people_at_once_replay_each_row_once() {
+fn replay_by_two_people_at_once_happens_once() {
     let world = World::new();
     many(&world, 1100);
     let start = Barrier::new(2);

@@ -44,7 +44,7 @@ fn continuing(world: &World) -> Relay {
 }
 
 #[test]
-fn which_statuses_may_be_revised() {
+fn revise_in_each_status() {
     for standing in Standing::ALL {
         let refusal = match standing {
             Standing::Pending | Standing::Retried | Standing::Dead => None,
@@ -82,7 +82,7 @@ fn which_statuses_may_be_revised() {
 }
 
 #[test]
-fn it_is_another_intent_with_a_key_of_its_own_and_says_where_it_comes_from() {
+fn revise_makes_an_intent_with_its_own_key_and_origin() {
     let world = World::new();
     let old = world.enqueue(&first());
     let Enqueued::New { id, key, unsettled_version, .. } =
@@ -109,7 +109,7 @@ fn it_is_another_intent_with_a_key_of_its_own_and_says_where_it_comes_from() {
 
 /// Every field that makes it another action is named, and nothing is changed.
 #[test]
-fn another_action_is_no_revision() {
+fn revise_of_another_action_is_refused() {
     let world = World::new();
     let id = world.enqueue(&first().tenant("acme"));
     let other = world.enqueue(&pay("free"));
@@ -131,7 +131,7 @@ fn another_action_is_no_revision() {
 }
 
 #[test]
-fn the_same_again_is_known_and_another_is_too_late() {
+fn revise_again_with_the_same_is_known_and_with_another_too_late() {
     let world = World::new();
     let id = world.enqueue(&first());
     let next = changed(&first(), 1);
@@ -157,7 +157,7 @@ fn the_same_again_is_known_and_another_is_too_late() {
 
 /// The next version was enqueued beside it, with the same arguments or with others.
 #[test]
-fn a_next_version_that_is_there_already_is_a_conflict() {
+fn revise_where_the_next_version_exists_is_a_conflict() {
     for amount in [1, 2] {
         let world = World::new();
         let id = world.enqueue(&first());
@@ -173,7 +173,7 @@ fn a_next_version_that_is_there_already_is_a_conflict() {
 }
 
 #[test]
-fn it_belongs_to_the_callers_transaction() {
+fn revise_belongs_to_the_callers_transaction() {
     let world = World::new();
     let id = world.enqueue(&first());
     let beside = world.enqueue(&pay("b"));
@@ -215,7 +215,7 @@ fn it_belongs_to_the_callers_transaction() {
 
 /// Of a head, of a row in the middle, of the last one, and of what is a revision itself.
 #[test]
-fn a_revision_takes_the_place_in_the_line() {
+fn revise_takes_the_place_in_the_ordering_key() {
     for revisions in [&[1][..], &[2], &[3], &[1, 2, 3], &[3, 2, 1], &[2, 4, 5]] {
         let world = World::new();
         keyed(&world, &["a", "b", "c"]);
@@ -237,7 +237,7 @@ fn a_revision_takes_the_place_in_the_line() {
 }
 
 #[test]
-fn a_dead_head_that_is_revised_goes_before_its_followers() {
+fn revise_of_a_dead_head_goes_before_its_followers() {
     let world = World::new();
     keyed(&world, &["a", "b"]);
     world.script.then(rejected());
@@ -250,7 +250,7 @@ fn a_dead_head_that_is_revised_goes_before_its_followers() {
 
 /// Later rows had gone on without it, by rule or because somebody said so.
 #[test]
-fn what_was_passed_comes_back_to_its_place_when_it_is_revised() {
+fn revise_of_a_passed_row_comes_back_to_its_place() {
     for (revisions, first) in [(&[1, 2][..], "a2"), (&[2, 1], "a2"), (&[2], "b2")] {
         let world = World::new();
         keyed(&world, &["a", "b"]);
@@ -280,7 +280,7 @@ fn what_was_passed_comes_back_to_its_place_when_it_is_revised() {
 }
 
 #[test]
-fn a_delay_is_that_of_the_new_version() {
+fn revise_uses_the_delay_of_the_new_version() {
     let world = World::new();
     let id = world.enqueue(&first().delay(Duration::from_secs(3600)));
     keyed(&world, &["b"]);
@@ -300,7 +300,7 @@ fn a_delay_is_that_of_the_new_version() {
 /// Row 1 was passed and row 2 is being sent when row 1 is revised: it must wait for row 2, however
 /// that ends, and the key must not come to a stand.
 #[test]
-fn a_revision_waits_for_a_later_row_that_is_on_the_way() {
+fn revise_of_a_passed_row_waits_for_a_later_row_in_flight() {
     for replayed_first in [false, true] {
         for (outcome, after) in [
             (succeeded("2"), &["a2", "c1"][..]),
@@ -351,7 +351,7 @@ fn a_revision_waits_for_a_later_row_that_is_on_the_way() {
 
 /// The old version can be deleted once it is settled; the new one stays what it is.
 #[test]
-fn what_was_revised_may_be_pruned() {
+fn revised_intent_may_be_pruned() {
     let world = World::new();
     let id = world.enqueue(&first());
     let new = revised(&world, id);

@@ -38,7 +38,7 @@ fn blocked() -> [(Outcome, Downstream, Status); 3] {
 }
 
 #[test]
-fn the_key_goes_on_and_the_skipped_one_stays_where_it_is() {
+fn skip_lets_the_ordering_key_go_on_and_leaves_the_row() {
     for (outcome, downstream, status) in blocked() {
         let world = World::new();
         enqueue(&world, &["1", "2", "3"]);
@@ -70,7 +70,7 @@ fn the_key_goes_on_and_the_skipped_one_stays_where_it_is() {
 }
 
 #[test]
-fn what_blocks_nothing_is_not_skipped() {
+fn skip_of_a_row_that_blocks_nothing_is_refused() {
     for standing in Standing::ALL {
         let blocks =
             matches!(standing.status(), Status::Dead | Status::Unknown | Status::NeedsReview);
@@ -99,7 +99,7 @@ fn what_blocks_nothing_is_not_skipped() {
 }
 
 #[test]
-fn it_belongs_to_the_callers_transaction() {
+fn skip_belongs_to_the_callers_transaction() {
     let world = World::new();
     enqueue(&world, &["1", "2"]);
     world.script.then(rejected());
@@ -143,7 +143,7 @@ enum Back {
 
 /// The skipped one must not be beside the other, and goes next, however that one ends.
 #[test]
-fn what_is_sent_back_waits_for_what_is_on_the_way() {
+fn skipped_row_that_is_replayed_waits_for_the_one_in_flight() {
     for (outcome, back) in [
         (rejected(), Back::Replayed),
         (maybe_sent(), Back::Resolved),
@@ -189,7 +189,7 @@ fn what_is_sent_back_waits_for_what_is_on_the_way() {
 
 /// Asking about a skipped row, and not being told, let a row go that waited for one on the way.
 #[test]
-fn asking_about_a_skipped_row_moves_nobody() {
+fn lookup_of_a_skipped_row_moves_no_other_row() {
     let world = Arc::new(World::new());
     enqueue(&world, &["1", "2", "3", "4"]);
     world.script.then(maybe_sent()).then(rejected());
@@ -215,7 +215,7 @@ fn asking_about_a_skipped_row_moves_nobody() {
 
 /// A row that is given up is passed where dead rows are, and blocks where they do.
 #[test]
-fn what_is_resolved_as_dead_is_treated_as_what_died() {
+fn resolve_as_dead_obeys_on_dead() {
     for (on_dead, expected) in [(OnDead::Continue, &["1", "2"][..]), (OnDead::Block, &["1"])] {
         for (outcome, downstream, status) in blocked().into_iter().skip(1) {
             let world = World::new();

@@ -8,7 +8,7 @@ use sqlite_outbox::{ErrorKind, Outbox, Relay, Status};
 use crate::support::world::{DEDUPLICATES, LONG, World, maybe_sent, pay, rejected};
 
 #[test]
-fn it_returns_when_the_intent_is_settled() {
+fn wait_returns_when_the_intent_is_settled() {
     let world = World::new();
     let outbox = world.on_real_time();
     let id = world.enqueue(&pay("a"));
@@ -35,7 +35,7 @@ fn it_returns_when_the_intent_is_settled() {
 
 /// What is settled already, or waits for a person, is returned at once.
 #[test]
-fn what_has_come_to_rest_is_not_waited_for() {
+fn wait_for_what_has_come_to_rest_returns_at_once() {
     let world = World::new();
     let ids = ["a", "b", "c"].map(|entity| world.enqueue(&pay(entity)));
     world.script.then(rejected());
@@ -48,7 +48,7 @@ fn what_has_come_to_rest_is_not_waited_for() {
 }
 
 #[test]
-fn when_the_time_is_over_it_returns_what_is() {
+fn wait_returns_the_entry_when_the_time_is_over() {
     let world = World::new();
     let pending = world.enqueue(&pay("a"));
     let moment = Duration::from_millis(30);
@@ -63,7 +63,7 @@ fn when_the_time_is_over_it_returns_what_is() {
 }
 
 #[test]
-fn what_could_never_come_is_refused() {
+fn wait_for_what_could_never_come_is_refused() {
     let world = World::new();
     assert_eq!(world.outbox.wait(7, LONG).unwrap_err().kind(), ErrorKind::NotFound);
     let unknown = world.outbox.wait_by_key("", "pay:1", LONG).unwrap_err();
