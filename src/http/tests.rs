@@ -5,6 +5,10 @@ mod security;
 mod tls;
 mod wire;
 
+#[path = "../../tests/it/support/capture.rs"]
+mod capture;
+#[path = "../../tests/it/support/child.rs"]
+mod child;
 #[path = "../../tests/it/support/downstream.rs"]
 mod downstream;
 
@@ -83,17 +87,4 @@ fn kind(outcome: &Outcome) -> (&'static str, &str) {
         Outcome::NeedsReview(_) => "needs_review",
     };
     (kind, class)
-}
-
-/// Runs one test of this binary again in a process of its own, with these variables set.
-fn in_child(test: &str, variables: &[(&str, &str)]) {
-    let exe = std::env::current_exe().unwrap();
-    let output = std::process::Command::new(exe)
-        .args(["--exact", &format!("http::tests::{test}"), "--nocapture"])
-        .envs(variables.iter().copied())
-        .output()
-        .unwrap();
-    let printed = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(printed.contains("1 passed"), "the test has another name: {printed}");
 }

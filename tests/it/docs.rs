@@ -59,7 +59,7 @@ fn links_lead_to_files() {
 }
 
 #[test]
-fn every_page_is_in_the_readme_and_in_the_guide() {
+fn pages_are_in_the_readme_and_in_the_guide() {
     let (readme, guide) = (read("README.md"), read("src/guide.rs"));
     for page in files("docs", "md") {
         assert!(readme.contains(&format!("](docs/{})", name(&page))), "{}", page.display());
@@ -76,7 +76,7 @@ fn every_page_is_in_the_readme_and_in_the_guide() {
 }
 
 #[test]
-fn every_example_is_listed() {
+fn examples_are_all_listed() {
     let list = read("examples/README.md");
     for extension in ["rs", "py", "ts"] {
         for example in files("examples", extension) {

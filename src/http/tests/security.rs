@@ -1,8 +1,5 @@
 //! Where requests and credentials may go, and what may be said about them.
 
-use std::fmt::Write;
-use std::sync::Mutex;
-
 use super::*;
 
 #[test]
@@ -108,38 +105,17 @@ fn the_environment_names_no_proxy() {
     {
         variables.push((name, proxy_url.as_str()));
     }
-    in_child("security::the_environment_names_no_proxy", &variables);
+    child::run(concat!(module_path!(), "::the_environment_names_no_proxy"), &variables);
     assert_eq!((server.requests().len(), proxy.connections()), (1, 0));
 }
 
-/// Keeps what this crate logs, at every level.
-struct Capture(Mutex<String>);
-
-impl log::Log for Capture {
-    fn enabled(&self, _: &log::Metadata) -> bool {
-        true
-    }
-
-    fn log(&self, record: &log::Record) {
-        if record.target().starts_with("sqlite_outbox") {
-            writeln!(self.0.lock().unwrap(), "{}", record.args()).unwrap();
-        }
-    }
-
-    fn flush(&self) {}
-}
-
-static CAPTURE: Capture = Capture(Mutex::new(String::new()));
-
 #[test]
 fn nothing_secret_is_said_or_logged() {
-    const CHILD: &str = "OUTBOX_TEST_SECRETS";
     // A process has one logger, so this takes a process of its own.
-    if std::env::var(CHILD).is_err() {
-        return in_child("security::nothing_secret_is_said_or_logged", &[(CHILD, "1")]);
+    if !child::is_child() {
+        return child::run(concat!(module_path!(), "::nothing_secret_is_said_or_logged"), &[]);
     }
-    log::set_logger(&CAPTURE).unwrap();
-    log::set_max_level(log::LevelFilter::Trace);
+    capture::begin();
     let server = Server::start();
     let base = server.url("");
     let tls = base.replace("http://", "https://");
@@ -173,7 +149,7 @@ fn nothing_secret_is_said_or_logged() {
             assert!(!said.contains("SENTINEL"), "{path}: {said}");
         }
     }
-    let logged = CAPTURE.0.lock().unwrap();
+    let logged = capture::logged();
     assert!(logged.contains("intent 7 (charge)"), "{logged}");
     assert!(!logged.contains("SENTINEL"), "{logged}");
 }

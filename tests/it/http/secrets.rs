@@ -9,28 +9,9 @@ use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::Handler as _;
 use sqlite_outbox::{ErrorKind, Http, Intent, Operation, Relay, Status};
 
-use crate::support::child;
 use crate::support::wire::{Wire, hasty, http};
 use crate::support::world::{DEDUPLICATES, pay};
-
-/// Keeps what this crate logs, at every level.
-struct Capture(Mutex<String>);
-
-impl log::Log for Capture {
-    fn enabled(&self, _: &log::Metadata) -> bool {
-        true
-    }
-
-    fn log(&self, record: &log::Record) {
-        if record.target().starts_with("sqlite_outbox") {
-            writeln!(self.0.lock().unwrap(), "{}", record.args()).unwrap();
-        }
-    }
-
-    fn flush(&self) {}
-}
-
-static CAPTURE: Capture = Capture(Mutex::new(String::new()));
+use crate::support::{capture, child};
 
 /// On each answer that was no success the full URL of a webhook, which is itself the credential,
 /// went to the log. Here secrets stand in every place that may hold one, on every path of failure.
@@ -42,8 +23,7 @@ fn secrets_are_never_logged_stored_or_told() {
             &[],
         );
     }
-    log::set_logger(&CAPTURE).unwrap();
-    log::set_max_level(log::LevelFilter::Trace);
+    capture::begin();
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let told = Arc::new(Mutex::new(String::new()));
     for path in [
@@ -101,7 +81,7 @@ fn secrets_are_never_logged_stored_or_told() {
         let conflict = wire.world.try_enqueue(&intent("order-1").payload("{}")).unwrap_err();
         write!(told.lock().unwrap(), "{conflict} {conflict:?}").unwrap();
     }
-    let logged = CAPTURE.0.lock().unwrap();
+    let logged = capture::logged();
     assert!(logged.contains("intent 1 (pay)"), "{logged}");
     assert!(!logged.contains("SENTINEL"), "{logged}");
     let told = told.lock().unwrap();

@@ -7,21 +7,12 @@ use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::{Delivery, Intent, OnDead, Operation, Relay, Shard, Status};
 
 use crate::support::world::{
-    DEDUPLICATES, World, exact_backoff, immediate, interrupted, maybe_sent, needs_review, pay,
-    rejected, relay_on, succeeded, transient,
+    DEDUPLICATES, World, continuing, exact_backoff, immediate, interrupted, maybe_sent,
+    needs_review, pay, rejected, relay_on, sent, succeeded, transient,
 };
 
 fn keyed(entity: &str, key: &str) -> Intent {
     pay(entity).ordering_key(key)
-}
-
-/// What was handed to the handler, in order.
-fn sent(world: &World) -> Vec<String> {
-    world.script.seen().iter().map(|d| d.entity().to_owned()).collect()
-}
-
-fn continuing(world: &World) -> Relay {
-    relay_on(&world.outbox, world.operation(DEDUPLICATES).on_dead(OnDead::Continue))
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Building blocks of the tests.
 
 #[cfg(feature = "http")]
+pub mod capture;
+#[cfg(feature = "http")]
 pub mod child;
 pub mod clients;
 pub mod downstream;

@@ -10,7 +10,7 @@ use sqlite_outbox::rusqlite::{Connection, TransactionBehavior};
 use sqlite_outbox::testing::ManualClock;
 use sqlite_outbox::{
     Backoff, Clock, Delivery, Downstream, DrainReport, Enqueued, Entry, Failure, Finding, Intent,
-    Jitter, Operation, Outbox, Outcome, Receipt, Relay, Result, SystemClock,
+    Jitter, OnDead, Operation, Outbox, Outcome, Receipt, Relay, Result, SystemClock,
 };
 use tempfile::TempDir;
 
@@ -144,6 +144,21 @@ impl World {
             .map(|e| format!("{}:{}>{}", e.kind.as_str(), e.from_status, e.status))
             .collect()
     }
+}
+
+/// A relay with one worker that passes dead rows of an ordering key.
+pub fn continuing(world: &World) -> Relay {
+    relay_on(&world.outbox, world.operation(DEDUPLICATES).on_dead(OnDead::Continue))
+}
+
+/// Entities in the order in which they were handed to the handler.
+pub fn sent(world: &World) -> Vec<String> {
+    world.script.seen().iter().map(|delivery| delivery.entity().to_owned()).collect()
+}
+
+/// How many effects happened twice, as the file counts them.
+pub fn duplicates(world: &World) -> u64 {
+    world.outbox.stats().unwrap().iter().map(|line| line.duplicate_effects).sum()
 }
 
 /// A relay with one worker for the operation `pay`.

@@ -10,8 +10,8 @@ use sqlite_outbox::{
 
 use crate::support::standing::{FIRST, Standing, all_about};
 use crate::support::world::{
-    DEDUPLICATES, World, exact_backoff, immediate, interrupted, maybe_sent, pay, rejected,
-    relay_on, succeeded,
+    DEDUPLICATES, World, duplicates, exact_backoff, immediate, interrupted, maybe_sent, pay,
+    rejected, relay_on, succeeded,
 };
 
 fn binding(world: &World) -> Relay {
@@ -27,10 +27,6 @@ fn confirm(outbox: &Outbox, entry: &Entry, id: &str) -> Option<sqlite_outbox::Ev
 fn bind(world: &World, id: i64, downstream_id: &str) -> Result<(), ErrorKind> {
     let bound = world.outbox.transact(|tx| world.outbox.bind(tx, id, downstream_id, "ann"));
     bound.map_err(|error| error.kind())
-}
-
-fn duplicates(world: &World) -> u64 {
-    world.outbox.stats().unwrap().iter().map(|line| line.duplicate_effects).sum()
 }
 
 /// Whose an id is, as the file has it.

@@ -9,8 +9,8 @@ use sqlite_outbox::{
 
 use crate::support::standing::{FIRST, Standing, all_about};
 use crate::support::world::{
-    DEDUPLICATES, World, immediate, interrupted, maybe_sent, pay, rejected, relay_on, succeeded,
-    transient,
+    DEDUPLICATES, World, duplicates, immediate, interrupted, maybe_sent, pay, rejected, relay_on,
+    succeeded, transient,
 };
 
 fn confirm(world: &World, id: i64, receipt: &Receipt) -> Result<Option<Event>, Error> {
@@ -21,10 +21,6 @@ fn confirm(world: &World, id: i64, receipt: &Receipt) -> Result<Option<Event>, E
 
 fn receipt(id: &str) -> Receipt {
     Receipt::new().downstream_id(id).body("{\"paid\":true}")
-}
-
-fn duplicates(world: &World) -> u64 {
-    world.outbox.stats().unwrap().iter().map(|line| line.duplicate_effects).sum()
 }
 
 #[test]

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use sqlite_outbox::rusqlite::Connection;
 use sqlite_outbox::{
-    Delivery, Enqueued, Error, ErrorKind, EventKind, Intent, OnDead, Operation, Relay, Status,
+    Delivery, Enqueued, Error, ErrorKind, EventKind, Intent, OnDead, Operation, Status,
 };
 
 use crate::support::standing::{FIRST, OTHER, Standing, all_about, first};
 use crate::support::world::{
-    DEDUPLICATES, World, exact_backoff, immediate, interrupted, needs_review, pay, rejected,
-    relay_on, succeeded, transient,
+    DEDUPLICATES, World, continuing, exact_backoff, immediate, interrupted, needs_review, pay,
+    rejected, relay_on, succeeded, transient,
 };
 
 /// The action with other arguments.
@@ -37,10 +37,6 @@ fn keyed(world: &World, entities: &[&str]) -> Vec<i64> {
 /// What was handed to the handler, in order, as entity and version.
 fn sent(world: &World) -> Vec<String> {
     world.script.seen().iter().map(|d| format!("{}{}", d.entity(), d.version())).collect()
-}
-
-fn continuing(world: &World) -> Relay {
-    relay_on(&world.outbox, world.operation(DEDUPLICATES).on_dead(OnDead::Continue))
 }
 
 #[test]

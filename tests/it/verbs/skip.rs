@@ -11,7 +11,7 @@ use sqlite_outbox::{
 use crate::support::standing::{FIRST, Standing, all_about};
 use crate::support::world::{
     DEDUPLICATES, World, exact_backoff, immediate, maybe_sent, needs_review, pay, rejected,
-    relay_on, succeeded, transient,
+    relay_on, sent, succeeded, transient,
 };
 
 fn skip(world: &World, id: i64) -> Result<(), Error> {
@@ -22,10 +22,6 @@ fn enqueue(world: &World, entities: &[&str]) {
     for entity in entities {
         world.enqueue(&pay(entity).ordering_key("k"));
     }
-}
-
-fn sent(world: &World) -> Vec<String> {
-    world.script.seen().iter().map(|d| d.entity().to_owned()).collect()
 }
 
 /// A head that blocks its key: how it came to that, and where.
