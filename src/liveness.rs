@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_relay_is_alive_for_as_long_as_it_holds_its_lifeline() {
+    fn relay_is_alive_for_as_long_as_it_holds_its_lifeline() {
         let dir = tempfile::tempdir().unwrap();
         let database = dir.path().join("app.db");
         let database = database.to_str().unwrap();
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_process_left_is_removed() {
+    fn lock_file_of_a_dead_process_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let database = dir.path().join("app.db");
         let database = database.to_str().unwrap();

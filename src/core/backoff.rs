@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schedule_is_followed_and_its_last_delay_repeats() {
+    fn schedule_is_followed_and_its_last_delay_repeats() {
         let backoff = Backoff::Schedule(vec![Duration::ZERO, 5 * S, 300 * S]);
         for (tries, seconds) in [(0, 0), (1, 0), (2, 5), (3, 300), (4, 300), (u32::MAX, 300)] {
             assert_eq!(backoff.delay(tries, 0.1), seconds * S, "{tries}");
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn senseless_delays_are_refused() {
+    fn delays_out_of_range_are_refused() {
         Backoff::default().check().unwrap();
         exponential(S, S, Jitter::Full).check().unwrap();
         exponential(S, Duration::MAX, Jitter::Full).check().unwrap();
@@ -208,7 +208,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
         #[test]
-        fn no_delay_exceeds_the_cap(
+        fn delay_never_exceeds_the_cap(
             base in any_duration(),
             cap in any_duration(),
             tries in prop_oneof![any::<u32>(), 0..70_u32],

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accepts_absolute_http_urls() {
+    fn endpoint_is_an_absolute_http_url() {
         for text in [
             "https://api.example.com",
             "https://api.example.com/v1/charges?a=b",
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_everything_else_without_repeating_it() {
+    fn endpoint_otherwise_is_refused_without_repeating_it() {
         let long = format!("https://secret.example/{}", "a".repeat(ENDPOINT_MAX));
         for text in [
             "",
@@ -205,14 +205,14 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_not_expanded_again() {
+    fn placeholder_value_is_not_expanded_again() {
         let endpoint = "https://example.com/{idempotency_key}";
         let uri = expand(endpoint, PLACEHOLDERS, &["{entity_id}", "other"]).unwrap();
         assert_eq!(uri.path(), "/%7Bentity_id%7D");
     }
 
     #[test]
-    fn a_value_cannot_leave_its_segment() {
+    fn placeholder_value_cannot_leave_its_segment() {
         for value in ["", ".", ".."] {
             let endpoint = "https://example.com/a/{entity_id}";
             assert!(expand(endpoint, PLACEHOLDERS, &["k", value]).is_err());

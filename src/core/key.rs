@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn every_vector_is_met_bit_by_bit() {
+    fn key_vectors_are_met_bit_by_bit() {
         let vectors = lines(include_str!("../../tests/vectors/idempotency_keys.jsonl"));
         assert!(vectors.len() > 300);
         for line in &vectors {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn every_error_vector_is_refused() {
+    fn key_error_vectors_are_refused() {
         let vectors = lines(include_str!("../../tests/vectors/idempotency_key_errors.jsonl"));
         assert!(!vectors.is_empty());
         for line in &vectors {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_derived_shape_is_the_operation_and_forty_lower_hex_digits() {
+    fn derived_key_is_the_operation_and_forty_lower_hex_digits() {
         let hex = "0123456789abcdef0123456789abcdef01234567";
         for (key, expected) in [
             (format!("op:{hex}"), true),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_brought_key_of_a_named_tenant_changes_on_the_wire() {
+    fn brought_key_of_a_named_tenant_changes_on_the_wire() {
         let derived = derive("acme", "op", "e", 1, "{}");
         assert_eq!(wire_key("acme", "op", &derived), derived);
         assert_eq!(wire_key("", "op", "mine"), "mine");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_brought_key_is_one_to_255_visible_ascii_characters_of_another_shape() {
+    fn brought_key_is_one_to_255_visible_ascii_characters_of_another_shape() {
         let refusal = |key: &str| check_brought("op", key).unwrap_err().to_string();
         for key in ["k", "!", "~", "a\"b\\c", &"k".repeat(255), "op:short"] {
             check_brought("op", key).unwrap();

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_applied_with_its_id() {
+    fn lookup_status_200_means_applied_with_its_id() {
         let Finding::Applied(receipt) = found(200, r#"{"data":[{"id":"ch_1"}]}"#, None) else {
             panic!("it is there")
         };
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn only_404_says_that_it_was_not_applied() {
+    fn lookup_status_404_alone_means_not_applied() {
         assert_eq!(found(404, "", None), Finding::NotApplied);
         for status in [100, 204, 301, 302, 400, 401, 403, 405, 410, 429, 500, 503, 999] {
             let finding = found(status, "", None);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_does_not_name_it_does_not_tell() {
+    fn lookup_answer_without_the_key_is_inconclusive() {
         let done = || Some(("/data/0/state", Value::from("done")));
         for (body, when) in [
             (r#"{"data":[]}"#, None),
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_when_to_ask_again() {
+    fn lookup_answer_says_when_to_ask_again() {
         let Finding::Inconclusive(failure) = found(429, "", None) else { panic!("not told") };
         assert_eq!(failure.retry_after, Some(std::time::Duration::from_secs(7)));
         assert_eq!(failure.class, "lookup");

@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_are_seconds_however_many() {
+    fn retry_after_digits_are_seconds_however_many() {
         for (text, expected) in [
             ("0", 0),
             ("00", 0),
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_count_from_now() {
+    fn retry_after_dates_count_from_now() {
         for text in [
             "Sun, 06 Nov 1994 08:49:37 GMT",
             "Sunday, 06-Nov-94 08:49:37 GMT",
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_malformed() {
+    fn retry_after_otherwise_is_malformed() {
         for text in [
             "",
             " ",

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn special_addresses_are_not_public() {
+    fn addresses_of_special_ranges_are_not_public() {
         for text in [
             "0.0.0.0",
             "0.1.2.3",
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn other_addresses_are_public() {
+    fn addresses_otherwise_are_public() {
         for text in [
             "1.1.1.1",
             "8.8.8.8",
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_ranges_are_refused() {
+    fn ranges_that_are_malformed_are_refused() {
         for text in [
             "",
             "localhost",

@@ -261,13 +261,13 @@ mod tests {
     }
 
     #[test]
-    fn every_address_of_a_name_is_filtered() {
+    fn addresses_of_a_name_are_all_filtered() {
         let resolver = resolver(&[], &["10.0.0.1", "1.1.1.1", "::1", "::ffff:127.0.0.1"]);
         assert_eq!(resolve(&resolver, "https://a.example/"), Ok(ips(&["1.1.1.1"])));
     }
 
     #[test]
-    fn private_addresses_are_refused_and_ranges_open_them() {
+    fn addresses_that_are_private_are_refused_and_ranges_open_them() {
         let refused = Err(ResolveError::Refused);
         assert_eq!(resolve(&resolver(&[], &["10.0.0.1"]), "https://a.example/"), refused);
         let open = resolver(&["10.0.0.0/8"], &["::ffff:10.0.0.1"]);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trusted_origin_may_lead_anywhere_and_nothing_else_of_that_host_may() {
+    fn origin_that_is_trusted_may_lead_anywhere_and_nothing_else_of_that_host_may() {
         let resolver = resolver(&[], &["127.0.0.1"]);
         assert_eq!(resolve(&resolver, "http://TRUSTED.example:80/x"), Ok(ips(&["127.0.0.1"])));
         for uri in ["https://trusted.example/", "http://trusted.example:81/"] {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn aliases_of_loopback_are_refused_whatever_they_look_like() {
+    fn loopback_aliases_are_refused_whatever_they_look_like() {
         let resolver = GuardedResolver::new(Trust::default());
         for host in [
             "127.0.0.1",
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn literals_need_no_lookup_and_names_are_remembered() {
+    fn dns_is_not_asked_for_literals_and_remembers_names() {
         let asked = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&asked);
         let resolver = GuardedResolver::with_lookup(Trust::default(), move |host| {
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hanging_lookup_ends_at_its_time_out_and_takes_a_bounded_number_of_threads() {
+    fn dns_that_hangs_ends_at_its_timeout_and_takes_a_bounded_number_of_threads() {
         let (release, held) = mpsc::channel::<()>();
         let held = Mutex::new(held);
         let asked = Arc::new(AtomicUsize::new(0));

@@ -15,7 +15,7 @@ fn frees(excess: i64, entries: &[(i64, i64)]) -> Option<i64> {
 }
 
 #[test]
-fn an_entry_is_in_the_window_for_exactly_its_length() {
+fn window_holds_an_entry_for_exactly_its_length() {
     let budget = budget(Scope::Operation, Kind::Sends, 1);
     for (now, inside) in [(T, true), (T + 999, true), (T + 1000, false), (T - 5000, true)] {
         assert_eq!(T > budget.begins(now), inside, "at {now}");
@@ -27,7 +27,7 @@ fn an_entry_is_in_the_window_for_exactly_its_length() {
 }
 
 #[test]
-fn what_is_left_is_counted_by_kind() {
+fn room_is_counted_by_kind() {
     for (kind, amount, spent, cost, excess) in [
         (Kind::Sends, 3, 0, 0, -2),
         (Kind::Sends, 3, 2, 100, 0),
@@ -50,7 +50,7 @@ fn what_is_left_is_counted_by_kind() {
 }
 
 #[test]
-fn it_frees_when_enough_of_the_oldest_have_left() {
+fn budget_frees_when_enough_of_the_oldest_have_left() {
     for (excess, entries, at) in [
         (1, &[(0, 1), (10, 1), (20, 1)][..], Some(1000)),
         (2, &[(0, 1), (10, 1), (20, 1)], Some(1010)),
@@ -66,7 +66,7 @@ fn it_frees_when_enough_of_the_oldest_have_left() {
 }
 
 #[test]
-fn a_tenants_budget_holds_up_nobody_else() {
+fn tenant_budget_holds_up_no_other_tenant() {
     let used = |scope, until| UsedUp { budget: budget(scope, Kind::Cost, 10), until };
     let (tenant, operation) = (used(Scope::Tenant, 5), used(Scope::Operation, 9));
     assert_eq!(judge(&[]), Fit::Fits);
@@ -76,7 +76,7 @@ fn a_tenants_budget_holds_up_nobody_else() {
 }
 
 #[test]
-fn the_gate_is_closed_until_the_budget_frees() {
+fn gate_is_closed_until_the_budget_frees() {
     let used_up = UsedUp { budget: budget(Scope::Operation, Kind::Sends, 3), until: T + 70 };
     let left = Left { sends: 0, used_up: Some(used_up) };
     let closed = Gate::Closed { until: Some(T + 70), why: Closed::Budget(used_up) };
@@ -109,7 +109,7 @@ fn the_gate_is_closed_until_the_budget_frees() {
 }
 
 #[test]
-fn it_says_which_budget_and_until_when() {
+fn budget_says_which_one_is_used_up_and_until_when() {
     let used_up = UsedUp { budget: budget(Scope::Tenant, Kind::Cost, 50), until: T };
     assert_eq!(
         used_up.to_string(),

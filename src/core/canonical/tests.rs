@@ -10,7 +10,7 @@ use serde_json::json;
 use super::*;
 
 #[test]
-fn texts_and_their_canonical_form() {
+fn canonical_form_of_texts() {
     for (text, expected) in [
         ("0", "0"),
         ("-0", "0"),
@@ -58,7 +58,7 @@ fn texts_and_their_canonical_form() {
 }
 
 #[test]
-fn what_is_refused_and_why() {
+fn canonical_form_is_refused_with_a_reason() {
     let refused = "is not JSON";
     for (text, reason) in [
         ("", "args: is empty"),
@@ -119,7 +119,7 @@ fn nesting_has_the_limit_of_serde_json() {
 }
 
 #[test]
-fn a_value_built_in_code_is_printed_alike() {
+fn canonical_form_of_a_value_built_in_code_is_the_same() {
     let value = json!({"z": [1.0, 1e16, -0.0, u64::MAX, i64::MIN], "a": {"é": null}});
     let expected =
         r#"{"a":{"\u00e9":null},"z":[1.0,1e+16,-0.0,18446744073709551615,-9223372036854775808]}"#;
@@ -152,7 +152,7 @@ sys.stdout.write("\0".join(map(canonical, texts)))
 "#;
 
 #[test]
-fn python_prints_the_same_or_refuses_as_well() {
+fn canonical_form_is_what_python_prints() {
     let mut runner = TestRunner::deterministic();
     let mut draw = |texts: BoxedStrategy<String>, n: usize| -> Vec<String> {
         (0..n).map(|_| texts.new_tree(&mut runner).unwrap().current()).collect()

@@ -63,7 +63,7 @@ fn expected(status: u16, downstream: Downstream, first: bool) -> &'static str {
 }
 
 #[test]
-fn every_status_has_its_meaning() {
+fn status_of_every_number_has_its_meaning() {
     for status in (0..=1000).chain([u16::MAX]) {
         for downstream in [DEDUP, UNPROTECTED] {
             for first in [true, false] {
@@ -114,7 +114,7 @@ fn retry_after_is_handed_on_or_said_to_be_malformed() {
 }
 
 #[test]
-fn a_conflict_means_what_the_operation_says() {
+fn status_409_means_what_the_operation_says() {
     for (on_conflict, expected) in [
         (OnConflict::InProgress, "maybe_sent/conflict"),
         (OnConflict::Applied, "succeeded"),
@@ -129,7 +129,7 @@ fn a_conflict_means_what_the_operation_says() {
 }
 
 #[test]
-fn a_stored_failure_is_not_asked_for_again() {
+fn status_5xx_with_idempotent_replayed_is_not_retried() {
     for (status, header, expected) in [
         (500, ("idempotent-replayed", "true"), "needs_review/replayed"),
         (502, ("idempotency-replayed", " TRUE"), "needs_review/replayed"),
@@ -176,7 +176,7 @@ fn success_when_decides_on_what_was_read() {
 }
 
 #[test]
-fn the_id_is_found_by_pointer() {
+fn downstream_id_is_found_by_pointer() {
     for (pointer, body, expected) in [
         ("/id", r#"{"id":"ch_1"}"#, Some("ch_1")),
         ("/id", r#"{"id":18446744073709551615}"#, Some("18446744073709551615")),
@@ -197,7 +197,7 @@ fn the_id_is_found_by_pointer() {
 }
 
 #[test]
-fn a_receipt_keeps_the_proof_and_no_secrets() {
+fn receipt_keeps_the_proof_and_no_secrets() {
     let headers = [
         ("content-type", "application/json"),
         ("set-cookie", "session=secret"),
@@ -219,7 +219,7 @@ fn a_receipt_keeps_the_proof_and_no_secrets() {
 }
 
 #[test]
-fn a_body_that_was_cut_is_marked() {
+fn body_that_was_cut_is_marked() {
     for end in [BodyEnd::Truncated, BodyEnd::Broken("reset".into())] {
         let mut answer = Answer { body_end: end, ..answer(200, &[], r#"{"id":"c"#) };
         answer.body.push(0xff);

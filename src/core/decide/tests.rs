@@ -96,7 +96,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_second_request_is_never_unsafe(
+    fn request_is_repeated_only_where_it_is_safe(
         facts in facts(), outcome in outcome(), policy in policy(), roll in 0.0..1.0,
     ) {
         let decision = decide(&facts, &outcome, &policy, Draw { now: NOW, roll });
@@ -148,7 +148,7 @@ proptest! {
     }
 
     #[test]
-    fn what_somebody_wanted_to_cancel_is_not_tried_again(
+    fn cancel_request_prevents_the_next_attempt(
         facts in facts(), outcome in outcome(), policy in policy(), roll in 0.0..1.0,
     ) {
         let facts = Facts { cancel_requested: true, ..facts };
@@ -160,7 +160,7 @@ proptest! {
     }
 
     #[test]
-    fn only_where_something_can_look_it_up_is_it_unknown(
+    fn unknown_is_only_where_a_lookup_can_be_made(
         facts in facts(), outcome in outcome(), policy in policy(), roll in 0.0..1.0,
     ) {
         let decision = decide(&facts, &outcome, &policy, Draw { now: NOW, roll });
@@ -172,7 +172,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_pending_is_due_later_and_within_its_budget(
+    fn pending_is_due_later_and_within_its_attempts(
         facts in facts(), outcome in outcome(), policy in policy(), roll in 0.0..1.0,
     ) {
         let decision = decide(&facts, &outcome, &policy, Draw { now: NOW, roll });
@@ -200,7 +200,7 @@ proptest! {
     }
 
     #[test]
-    fn what_provably_never_left_is_tried_for_ever(
+    fn not_sent_is_tried_forever(
         facts in facts(), failure in failure(), policy in policy(), roll in 0.0..1.0,
     ) {
         let decision = decide(&facts, &Outcome::NotSent(failure), &policy, Draw { now: NOW, roll });
@@ -211,7 +211,7 @@ proptest! {
     }
 
     #[test]
-    fn a_process_may_die_three_times_with_a_row(facts in facts(), policy in policy()) {
+    fn crash_loop_ends_after_three_processes(facts in facts(), policy in policy()) {
         let decision = decide_lost(&facts, &policy, NOW);
         prop_assert_eq!(decision.facts.lost, facts.lost + 1);
         prop_assert!(decision.facts.attempts == facts.attempts, "the claim has counted it");
@@ -224,7 +224,7 @@ proptest! {
     }
 
     #[test]
-    fn only_what_is_safe_is_replayed(facts in facts(), policy in policy()) {
+    fn replay_is_allowed_only_where_it_is_safe(facts in facts(), policy in policy()) {
         for &status in Status::ALL {
             let may = replay(status, &facts, policy.promise, NOW).is_ok();
             prop_assert!(!may || matches!(status, Status::Dead | Status::NeedsReview));
@@ -238,7 +238,7 @@ proptest! {
 /// What never left costs the time it takes, not the time to give up: that begins with the first
 /// attempt that may have left.
 #[test]
-fn the_time_to_give_up_begins_with_the_first_request() {
+fn give_up_after_counts_from_the_first_request() {
     let policy = Policy {
         promise: Promise {
             downstream: Downstream::DeduplicatesByKey { window: Duration::from_secs(86_400) },

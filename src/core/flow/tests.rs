@@ -23,7 +23,7 @@ fn paused(kind: PauseKind, until: Option<i64>) -> FlowControl {
 }
 
 #[test]
-fn failures_in_a_row_open_the_breaker_and_any_answer_starts_anew() {
+fn breaker_opens_after_failures_in_a_row_and_any_answer_resets_it() {
     for outcome in [not_sent(), maybe_sent()] {
         let mut flow = FlowControl::default();
         assert_eq!(hear(&mut flow, &outcome, false), None);
@@ -42,7 +42,7 @@ fn failures_in_a_row_open_the_breaker_and_any_answer_starts_anew() {
 }
 
 #[test]
-fn what_says_nothing_about_the_downstream_does_not_count() {
+fn breaker_ignores_what_says_nothing_about_the_downstream() {
     let mut flow = FlowControl::default();
     let panic = Outcome::MaybeSent(Failure::new("panic", "the handler panicked"));
     for _ in 0..9 {
@@ -58,7 +58,7 @@ fn what_says_nothing_about_the_downstream_does_not_count() {
 }
 
 #[test]
-fn a_probe_goes_alone_waits_longer_each_time_and_ends_the_pause() {
+fn probe_goes_alone_waits_longer_each_time_and_ends_the_pause() {
     let mut flow = paused(PauseKind::Breaker, Some(NOW));
     assert_eq!(gate(&flow, 0, &Left::default(), NOW - 1), {
         let why = Closed::Paused(flow.pause.clone().expect("it is paused"));
@@ -87,7 +87,7 @@ fn a_probe_goes_alone_waits_longer_each_time_and_ends_the_pause() {
 }
 
 #[test]
-fn a_pause_by_hand_is_not_ended_by_an_answer() {
+fn pause_by_a_person_is_not_ended_by_an_answer() {
     let mut flow = paused(PauseKind::Operator, None);
     for outcome in [Outcome::Succeeded(Receipt::new()), not_sent(), maybe_sent()] {
         for _ in 0..5 {
@@ -100,7 +100,7 @@ fn a_pause_by_hand_is_not_ended_by_an_answer() {
 }
 
 #[test]
-fn more_is_let_through_as_time_goes_by() {
+fn throttle_lets_more_through_as_time_goes_by() {
     let flow = FlowControl { resumed_at: Some(NOW), ..FlowControl::default() };
     let open = |ms: i64, in_flight| gate(&flow, in_flight, &Left::default(), NOW + ms);
     assert_eq!(open(0, 0), Gate::Open(1));
@@ -113,7 +113,7 @@ fn more_is_let_through_as_time_goes_by() {
 }
 
 #[test]
-fn a_rate_holds_in_every_stretch_and_is_used() {
+fn rate_holds_in_every_window_and_is_used() {
     for (count, period) in [(20, 1000), (1, 1000), (7, 1000), (100, 1000), (1000, 1000), (300, 900)]
     {
         let rate = Rate { count, per: Duration::from_millis(period) };
@@ -139,7 +139,7 @@ fn a_rate_holds_in_every_stretch_and_is_used() {
 }
 
 #[test]
-fn extremes_do_not_overflow() {
+fn clock_and_rate_extremes_do_not_overflow() {
     for (count, per) in [(u32::MAX, Duration::from_millis(1)), (1, Duration::MAX)] {
         let limits = Limits { rate: Some(Rate { count, per }), ..Limits::default() };
         let bucket = Some((i64::MIN, i64::MIN));

@@ -47,14 +47,14 @@ fn unsure() -> Finding {
 }
 
 #[test]
-fn what_was_applied_is_settled_whatever_else_is_known() {
+fn applied_is_settled_whatever_else_is_known() {
     let finding = Finding::Applied(Receipt::new());
     let doubtful_still = Observed { in_doubt_for: Duration::ZERO, may_be_on_its_way: true };
     assert_eq!(found(&doubtful(3), &finding, doubtful_still).status, Status::Succeeded);
 }
 
 #[test]
-fn what_was_not_applied_is_sent_again_with_what_it_has_used() {
+fn not_applied_is_sent_again_with_what_it_has_used() {
     let decision = found(&doubtful(1), &Finding::NotApplied, LONG_AGO);
     assert_eq!((decision.status, decision.due_at), (Status::Pending, Some(NOW)));
     assert_eq!(decision.facts.in_doubt_since, None, "it is not in doubt any more");
@@ -77,7 +77,7 @@ fn not_applied_is_not_believed_too_early() {
 }
 
 #[test]
-fn what_has_used_up_its_budget_is_dead_once_it_was_not_applied() {
+fn not_applied_with_its_attempts_used_up_is_dead() {
     for facts in [
         Facts { attempts: 10, ..doubtful(1) },
         Facts { first_sent_at: Some(NOW - 73 * 3_600_000), ..doubtful(1) },
@@ -91,7 +91,7 @@ fn what_has_used_up_its_budget_is_dead_once_it_was_not_applied() {
 }
 
 #[test]
-fn what_does_not_tell_is_asked_again_until_the_look_ups_are_used_up() {
+fn inconclusive_is_asked_again_until_the_lookups_are_used_up() {
     let waits = [1, 2].map(|lookups| found(&doubtful(lookups), &unsure(), LONG_AGO).due_at);
     assert_eq!(waits, [Some(NOW + 120_000), Some(NOW + 240_000)]);
     let last = found(&doubtful(3), &unsure(), LONG_AGO);
@@ -102,7 +102,7 @@ fn what_does_not_tell_is_asked_again_until_the_look_ups_are_used_up() {
 }
 
 #[test]
-fn a_question_that_never_left_uses_up_nothing_and_waits_longer_each_time() {
+fn lookup_that_was_not_sent_uses_up_nothing_and_waits_longer_each_time() {
     let offline = Finding::NotAsked(Failure::new("connect", "refused"));
     let (mut facts, mut waits) = (doubtful(0), Vec::new());
     for _ in 0..8 {
@@ -116,7 +116,7 @@ fn a_question_that_never_left_uses_up_nothing_and_waits_longer_each_time() {
 }
 
 #[test]
-fn the_downstream_says_when_to_ask_again() {
+fn retry_after_says_when_to_look_up_again() {
     let failure = Failure::new("limited", "answered 429").retry_after(Duration::from_secs(600));
     let decision = found(&doubtful(1), &Finding::Inconclusive(failure), LONG_AGO);
     assert_eq!(decision.due_at, Some(NOW + 600_000));

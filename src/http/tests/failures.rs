@@ -11,7 +11,7 @@ use crate::http::exchange::{agent, exchange};
 use crate::http::resolve::Trust;
 
 #[test]
-fn a_request_that_left_without_an_answer_is_in_doubt() {
+fn request_that_left_without_an_answer_is_in_doubt() {
     for (path, class) in [
         ("/lost/9", "reset"),
         ("/cut/9", "reset"),
@@ -32,14 +32,14 @@ fn a_request_that_left_without_an_answer_is_in_doubt() {
 }
 
 #[test]
-fn a_connection_closed_before_the_request_was_read_is_in_doubt() {
+fn connection_closed_before_the_request_was_read_is_in_doubt() {
     let (outcome, server) = deliver("/close");
     assert_eq!(kind(&outcome), ("maybe_sent", "reset"), "{outcome:?}");
     assert_eq!((server.connections(), server.requests().len()), (1, 0));
 }
 
 #[test]
-fn a_status_counts_whatever_becomes_of_the_body() {
+fn status_counts_whatever_becomes_of_the_body() {
     for path in ["/truncated", "/drip/20", "/big/100000", "/endless", "/unmarked", "/ok"] {
         let (outcome, server) = deliver(path);
         let Outcome::Succeeded(receipt) = outcome else { panic!("{path}: {outcome:?}") };
@@ -50,7 +50,7 @@ fn a_status_counts_whatever_becomes_of_the_body() {
 }
 
 #[test]
-fn the_end_of_a_body_is_told_apart() {
+fn body_ends_are_told_apart() {
     let end = |path: &str| {
         let server = Server::start();
         let http = http(&server.url(path));
@@ -75,7 +75,7 @@ fn the_end_of_a_body_is_told_apart() {
 }
 
 #[test]
-fn a_redirect_is_an_answer_and_is_not_followed() {
+fn redirect_is_an_answer_and_is_not_followed() {
     for status in [301, 302, 303, 307, 308] {
         let (outcome, server) = deliver(&format!("/redirect/{status}/ok"));
         assert!(outcome.failure().is_some(), "{status}: {outcome:?}");
@@ -85,7 +85,7 @@ fn a_redirect_is_an_answer_and_is_not_followed() {
 }
 
 #[test]
-fn every_final_status_is_an_answer() {
+fn status_that_is_final_is_an_answer() {
     let server = Server::start();
     for status in [101, 300, 301, 302, 303, 304, 307, 400, 404, 429, 500, 503, 600, 999] {
         let key = status.to_string();
@@ -102,7 +102,7 @@ fn every_final_status_is_an_answer() {
 }
 
 #[test]
-fn what_never_left_is_not_sent() {
+fn request_that_never_left_is_not_sent() {
     let server = Server::start();
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for (endpoint, class) in [
@@ -118,7 +118,7 @@ fn what_never_left_is_not_sent() {
 }
 
 #[test]
-fn what_an_earlier_attempt_of_the_thread_sent_proves_nothing() {
+fn bytes_of_an_earlier_attempt_of_the_thread_prove_nothing() {
     let server = Server::start();
     assert_eq!(kind(&http(&server.url("/lost/1")).deliver(&delivery("k"))).0, "maybe_sent");
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -127,7 +127,7 @@ fn what_an_earlier_attempt_of_the_thread_sent_proves_nothing() {
 }
 
 #[test]
-fn a_handshake_that_hangs_or_is_cut_is_not_sent() {
+fn tls_handshake_that_hangs_or_is_cut_is_not_sent() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("https://{}/ok", listener.local_addr().unwrap());
     let quick = Timeouts { connect: Duration::from_millis(150), ..short() };
@@ -146,7 +146,7 @@ fn a_handshake_that_hangs_or_is_cut_is_not_sent() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_connection_that_is_never_made_is_not_sent() {
+fn connection_that_is_never_made_is_not_sent() {
     use socket2::{Domain, Socket, Type};
     use std::net::TcpStream;
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -165,7 +165,7 @@ fn a_connection_that_is_never_made_is_not_sent() {
 }
 
 #[test]
-fn a_peer_that_never_reads_ends_at_the_time_to_send() {
+fn timeout_of_sending_ends_a_peer_that_never_reads() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let quick = Timeouts { send: Duration::from_millis(300), ..short() };
     let http = http(&format!("http://{}/ok", listener.local_addr().unwrap())).timeouts(quick);
@@ -177,7 +177,7 @@ fn a_peer_that_never_reads_ends_at_the_time_to_send() {
 }
 
 #[test]
-fn a_kept_connection_that_was_closed_is_replaced_and_nothing_is_sent_twice() {
+fn connection_kept_and_closed_is_replaced_and_nothing_is_sent_twice() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let http = http(&format!("http://{}/ok", listener.local_addr().unwrap()));
     let serving = std::thread::spawn(move || {
@@ -206,7 +206,7 @@ fn a_kept_connection_that_was_closed_is_replaced_and_nothing_is_sent_twice() {
 }
 
 #[test]
-fn the_time_limit_is_the_sum_of_the_phases() {
+fn time_limit_is_the_sum_of_the_phases() {
     assert_eq!(Http::new().time_limit(), Duration::from_secs(60));
     let ms = Duration::from_millis;
     let timeouts =

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn an_endpoint_of_a_row_may_not_lead_inside() {
+fn endpoint_of_a_row_may_not_lead_inside() {
     let server = Server::start();
     let port = server.address().port();
     let http = Http::new().timeouts(short());
@@ -62,7 +62,7 @@ fn credentials_go_only_where_the_configuration_points() {
 }
 
 #[test]
-fn an_earlier_endpoint_is_not_trusted_any_more() {
+fn endpoint_set_earlier_is_not_trusted_any_more() {
     let (old, new) = (Server::start(), Server::start());
     let http = http(&old.url("/ok")).endpoint(&new.url("/ok"));
     let outcome = http.deliver(&delivery_to("k", old.url("/ok")));
@@ -70,7 +70,7 @@ fn an_earlier_endpoint_is_not_trusted_any_more() {
 }
 
 #[test]
-fn endpoints_that_cannot_be_used_are_refused_for_good() {
+fn endpoint_that_cannot_be_used_is_refused_for_good() {
     let http = Http::new();
     let outcome = http.deliver(&delivery("k"));
     assert_eq!(kind(&outcome), ("not_sent", "endpoint"));
@@ -91,7 +91,7 @@ fn endpoints_that_cannot_be_used_are_refused_for_good() {
 }
 
 #[test]
-fn the_environment_names_no_proxy() {
+fn proxy_from_the_environment_is_not_used() {
     const TARGET: &str = "OUTBOX_TEST_PROXY_TARGET";
     if let Ok(target) = std::env::var(TARGET) {
         let outcome = http(&target).deliver(&delivery("k"));
@@ -105,15 +105,15 @@ fn the_environment_names_no_proxy() {
     {
         variables.push((name, proxy_url.as_str()));
     }
-    child::run(concat!(module_path!(), "::the_environment_names_no_proxy"), &variables);
+    child::run(concat!(module_path!(), "::proxy_from_the_environment_is_not_used"), &variables);
     assert_eq!((server.requests().len(), proxy.connections()), (1, 0));
 }
 
 #[test]
-fn nothing_secret_is_said_or_logged() {
+fn secrets_are_never_said_or_logged() {
     // A process has one logger, so this takes a process of its own.
     if !child::is_child() {
-        return child::run(concat!(module_path!(), "::nothing_secret_is_said_or_logged"), &[]);
+        return child::run(concat!(module_path!(), "::secrets_are_never_said_or_logged"), &[]);
     }
     capture::begin();
     let server = Server::start();

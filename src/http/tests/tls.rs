@@ -67,7 +67,7 @@ fn trusting(endpoint: &str, certificate: &CertificateDer<'_>) -> Http {
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
 
 #[test]
-fn a_certificate_that_fits_is_accepted() {
+fn certificate_that_fits_is_accepted() {
     let (endpoint, certificate, serving) = serve("127.0.0.1", false, OK);
     let outcome = trusting(&endpoint, &certificate).deliver(&delivery("k"));
     assert!(matches!(outcome, Outcome::Succeeded(_)), "{outcome:?}");
@@ -75,7 +75,7 @@ fn a_certificate_that_fits_is_accepted() {
 }
 
 #[test]
-fn a_certificate_that_does_not_fit_is_named_and_nothing_is_sent() {
+fn certificate_that_does_not_fit_is_named_and_nothing_is_sent() {
     for (name, expired, known, problem) in [
         ("127.0.0.1", false, false, "issuer is not known"),
         ("127.0.0.1", true, true, "expired"),
@@ -92,7 +92,7 @@ fn a_certificate_that_does_not_fit_is_named_and_nothing_is_sent() {
 }
 
 #[test]
-fn a_body_whose_end_is_not_marked_is_not_taken_for_whole() {
+fn tls_body_whose_end_is_not_marked_is_not_taken_for_whole() {
     let unmarked = b"HTTP/1.1 200 OK\r\n\r\n{\"ok\":true";
     let (endpoint, certificate, serving) = serve("127.0.0.1", false, unmarked);
     let http = trusting(&endpoint, &certificate);

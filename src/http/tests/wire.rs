@@ -7,7 +7,7 @@ fn header(name: &str, value: &str) -> (String, String) {
 }
 
 #[test]
-fn the_stored_intent_arrives_unchanged() {
+fn intent_arrives_unchanged() {
     let server = Server::start();
     let payload = "{\"b\": 1,\n \"a\":\"\u{e9}\u{1f600}\\u0000\"}";
     let delivery = Delivery {
@@ -36,7 +36,7 @@ fn the_stored_intent_arrives_unchanged() {
 }
 
 #[test]
-fn an_empty_payload_sends_no_body_where_the_method_needs_none() {
+fn payload_that_is_empty_sends_no_body_where_the_method_needs_none() {
     let server = Server::start();
     let http = http(&server.url("/ok"));
     for (method, length) in [
@@ -70,7 +70,7 @@ fn methods_that_cannot_be_used_are_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn the_configuration_wins_over_the_row_and_the_rows_content_type_over_its_column() {
+fn headers_of_the_configuration_win_over_the_row() {
     let server = Server::start();
     let http = http(&server.url("/ok")).header("X-Version", "configured");
     let headers = vec![header("x-version", "row"), header("Content-Type", "text/plain")];
@@ -83,7 +83,7 @@ fn the_configuration_wins_over_the_row_and_the_rows_content_type_over_its_column
 }
 
 #[test]
-fn bad_headers_of_a_row_are_refused_before_anything_is_sent() {
+fn headers_of_a_row_that_are_bad_are_refused_before_anything_is_sent() {
     let server = Server::start();
     for (name, value) in [
         ("Host", "evil.example"),
@@ -109,7 +109,7 @@ fn bad_headers_of_a_row_are_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn the_key_is_sent_once_bare_or_quoted_in_the_header_of_choice() {
+fn key_is_sent_once_bare_or_quoted_in_the_header_of_choice() {
     let server = Server::start();
     let plain = http(&server.url("/ok"));
     plain.deliver(&delivery("a:1"));
@@ -153,7 +153,7 @@ fn connections_are_used_again() {
 }
 
 #[test]
-fn a_request_held_by_the_gate_is_answered_once_released() {
+fn gate_of_the_test_server_answers_once_released() {
     let server = Server::start();
     let long = Timeouts { response: Duration::from_secs(20), ..short() };
     let http = http(&server.url("/gate")).timeouts(long);

@@ -19,7 +19,7 @@ fn the_features_are_on() {
 }
 
 #[test]
-fn every_vector_is_met_bit_by_bit() {
+fn key_vectors_are_met_bit_by_bit() {
     let vectors = lines(include_str!("../../vectors/idempotency_keys.jsonl"));
     assert!(vectors.len() > 300);
     for line in &vectors {
