@@ -125,9 +125,11 @@ fn insert_bare(
     (key, args_hash): &(String, String),
 ) {
     conn.prepare_cached(
-        "INSERT INTO outbox (tenant_id, operation, entity_id, intent_version, idempotency_key, args_hash,
-             endpoint, method, content_type, payload, headers, ordering_key, available_at, expires_at, created_at)
-         VALUES (?1, ?2, ?3, 1, ?4, ?5, ?6, 'POST', 'application/json', ?7, '{}', NULL, ?8, NULL, ?8)",
+        "INSERT INTO outbox (tenant_id, operation, entity_id, intent_version, idempotency_key,
+             args_hash, endpoint, method, content_type, payload, headers, ordering_key,
+             available_at, expires_at, created_at)
+         VALUES (?1, ?2, ?3, 1, ?4, ?5, ?6, 'POST', 'application/json', ?7, '{}', NULL, ?8,
+             NULL, ?8)",
     )
     .unwrap()
     .execute(params![
@@ -151,7 +153,8 @@ fn fill(path: &Path, settled: usize, pending: usize) {
     insert_many(&mut conn, "bench.charge", "settled", settled);
     conn.execute_batch(
         "INSERT INTO outbox_receipt (id, status, finished_at, attempts, downstream_id, receipt)
-             SELECT id, 'succeeded', 1700000000000, 1, 'eff_' || id, '{\"status\":200}' FROM outbox_lease;
+             SELECT id, 'succeeded', 1700000000000, 1, 'eff_' || id, '{\"status\":200}'
+             FROM outbox_lease;
          INSERT INTO outbox_event (outbox_id, seq, at, kind, from_status, status, attempt)
              SELECT id, 1, 1700000000000, 'attempt', 'in_flight', 'succeeded', 1 FROM outbox_lease;
          DELETE FROM outbox_lease;",
@@ -200,7 +203,7 @@ fn relay(figure: &str, settled: usize, pending: usize) -> f64 {
     report(figure, &limit, &ours)
 }
 
-/// What so many due rows of an operation that stands still cost another one.
+/// Cost of so many due rows of a paused operation for another operation.
 fn beside_a_paused_operation(paused: usize) {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
@@ -246,7 +249,7 @@ fn noop_relay(path: &Path) -> Relay {
         .unwrap()
 }
 
-/// What a relay does in SQL and nothing else. Reads the columns a handler would get.
+/// SQL of a relay and nothing else. Reads the columns a handler would get.
 fn bare_loop(path: &Path) -> usize {
     let mut conn = Connection::open(path).unwrap();
     conn.set_prepared_statement_cache_capacity(64);
@@ -258,7 +261,8 @@ fn bare_loop(path: &Path) -> usize {
         let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
         let token: i64 = tx
             .prepare_cached(
-                "UPDATE outbox_meta SET token = token + 1 WHERE id = 1 AND schema_version = 1 RETURNING token",
+                "UPDATE outbox_meta SET token = token + 1 WHERE id = 1 AND schema_version = 1
+                 RETURNING token",
             )
             .unwrap()
             .query_row([], |row| row.get(0))
@@ -278,8 +282,9 @@ fn bare_loop(path: &Path) -> usize {
 fn bare_claim(conn: &Connection, token: i64, now: i64) -> Vec<i64> {
     let mut select = conn
         .prepare_cached(
-            "SELECT l.id, l.attempts, l.tries, l.lost, l.in_doubt_since, l.first_sent_at, l.claimed_at,
-                    l.token, o.tenant_id, o.entity_id, o.intent_version, o.idempotency_key, o.args_hash,
+            "SELECT l.id, l.attempts, l.tries, l.lost, l.in_doubt_since, l.first_sent_at,
+                    l.claimed_at, l.token, o.tenant_id, o.entity_id, o.intent_version,
+                    o.idempotency_key, o.args_hash,
                     o.endpoint, o.method, o.content_type, o.payload, o.headers, o.ordering_key,
                     o.created_at, o.expires_at
              FROM outbox_lease l INDEXED BY outbox_lease_due LEFT JOIN outbox o ON o.id = l.id
@@ -322,7 +327,8 @@ fn bare_record(conn: &Connection, id: i64, token: i64, now: i64) {
     .execute((id, now))
     .unwrap();
     conn.prepare_cached(
-        "INSERT INTO outbox_event (outbox_id, seq, at, kind, from_status, status, attempt, claimed_at,
+        "INSERT INTO outbox_event (outbox_id, seq, at, kind, from_status, status, attempt,
+             claimed_at,
              token, actor, downstream_id)
          VALUES (?1, (SELECT coalesce(max(seq), 0) + 1 FROM outbox_event WHERE outbox_id = ?1), ?2,
              'attempt', 'in_flight', 'succeeded', 1, ?2, ?3, 'bare', 'eff_1')",

@@ -62,7 +62,7 @@ fn answer(db: &str, order: &str, amount: u32, wait: Duration) -> Result<serde_js
     }))
 }
 
-/// What the model is told instead, and the exit code.
+/// The model's answer after a failure, and the exit code.
 fn explain(error: &Error, order: &str) -> (String, u8) {
     if error.kind() != ErrorKind::Conflict {
         return (error.to_string(), 1);

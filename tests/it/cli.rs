@@ -22,7 +22,7 @@ struct Desk {
     dir: TempDir,
 }
 
-/// What a process left behind.
+/// Exit code and texts that a process left behind.
 struct Ran {
     code: i32,
     out: String,
@@ -96,7 +96,7 @@ impl Desk {
         self.conn().query_row(&sql, [], |row| row.get(0)).unwrap()
     }
 
-    /// One intent that was refused by its downstream.
+    /// An intent that was refused by its downstream.
     fn dead(&self, entity: &str) -> i64 {
         // An address of an intent's own that leads inside is refused for good.
         let inside = ["--endpoint", "http://127.0.0.1:1/"];

@@ -81,7 +81,8 @@ fn crash_loop_row_needs_review_after_three_processes() {
 }
 
 /// The row an operator most wants to stop is always leased or about to be: cancelled while its dead
-/// process still holds it, it is not started again. A send was possible, so that a person must look.
+/// process still holds it, it is not started again. A send was possible, so that a person must
+/// look.
 #[test]
 fn crash_loop_row_can_be_cancelled() {
     let scene = Scene::new();

@@ -29,7 +29,7 @@ fn definitions(text: &str) -> impl Iterator<Item = (&str, &str)> {
     lines.filter(|(_, target)| !target.contains(' '))
 }
 
-/// What the links of a text lead to.
+/// Targets of the links of a text.
 fn targets(text: &str) -> Vec<&str> {
     let inline = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(t, _)| t);
     inline.chain(definitions(text).map(|(_, target)| target)).collect()

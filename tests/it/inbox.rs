@@ -20,7 +20,7 @@ fn inbox(world: &World) -> Inbox {
     Inbox::new(&world.outbox)
 }
 
-/// What a consumer does about a message: an order of a new name, so that a second one shows.
+/// Work of a consumer for a message: an order of a new name, so that a second one shows.
 fn order(conn: &Connection, state: &str) -> Result<String> {
     conn.execute("INSERT INTO orders VALUES (hex(randomblob(8)), ?1)", [state])?;
     Ok(format!("ordered {state}"))
@@ -220,7 +220,8 @@ fn name_out_of_range_is_refused_by_the_library_and_by_the_file() {
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.to_string().starts_with(field), "{error}");
         }
-        // OR IGNORE would pass a constraint over, and the message would be taken for a repeated one.
+        // OR IGNORE would pass a constraint over, and the message would be taken for a repeated
+        // one.
         let insert = "INSERT OR IGNORE INTO outbox_inbox (source, message_id) VALUES (?1, ?2)";
         let error = world.app().execute(insert, [source, message]).unwrap_err().to_string();
         assert!(error.starts_with(&format!("outbox_inbox.{field}")), "{error}");

@@ -1,4 +1,4 @@
-//! One binary for all quick integration tests; `tests/slow` has those that take long.
+//! Quick integration tests, in one binary; `tests/slow` has those that take long.
 #![allow(clippy::similar_names, clippy::items_after_statements)]
 
 mod support;

@@ -120,7 +120,7 @@ fn clock_that_is_set_back_does_not_stretch_the_key_window() {
     }
 }
 
-/// One name that is no text stopped every operation.
+/// A single name that is not text stopped every operation.
 #[test]
 fn name_that_is_not_text_stops_no_other_operation() {
     let world = World::new();
@@ -278,7 +278,7 @@ fn deferred_rows_hold_up_no_other_row() {
     handle.shutdown(LONG).unwrap();
 }
 
-/// One row that had been tried for days made the whole operation wait as long as itself.
+/// A row that had been tried for days made the whole operation wait as long as itself.
 #[test]
 fn limited_operation_waits_as_long_as_it_was_asked_to() {
     for (asked, expected) in [(Some(1), 1000), (None, 60_000)] {
@@ -314,7 +314,7 @@ fn endpoint_of_a_row_ends_no_pause_by_a_bad_answer() {
     }
 }
 
-/// What was written while the clock was a year ahead held for that year.
+/// Times that were written while the clock was a year ahead held for that year.
 #[test]
 fn clock_that_was_ahead_closes_nothing() {
     let year = 365 * 86_400_000;
@@ -343,7 +343,7 @@ fn clock_that_was_ahead_closes_nothing() {
     }
 }
 
-/// What was put off stayed put off for the old window, whatever became of the budget.
+/// Rows that were deferred stayed so for the old window, whatever became of the budget.
 #[test]
 fn deferred_row_is_tried_again_when_the_budget_changes() {
     let world = World::new();

@@ -13,7 +13,7 @@ use crate::support::scene::Scene;
 use crate::support::wire::http;
 use crate::support::world::DEDUPLICATES;
 
-/// What a tool said to the model, and how it ended.
+/// Answer of a tool to the model, and its exit code.
 #[derive(Debug)]
 struct Said {
     code: Option<i32>,
@@ -156,7 +156,7 @@ fn it_waits_for_what_became_of_it(tool: Tool) {
     running.shutdown(std::time::Duration::from_secs(10)).unwrap();
 }
 
-/// What a model gets wrong is refused before anything is written.
+/// Mistakes of a model are refused before anything is written.
 fn it_refuses_what_it_cannot_take(tool: Tool) {
     let scene = Scene::new();
     for words in [
@@ -238,7 +238,7 @@ fn agent_tools_in_three_languages_ask_for_one_action() {
     assert_eq!((scene.downstream.requests().len(), scene.rows()), (1, (1, 1)));
 }
 
-/// What was asked for first stays what it is; the next version is another action beside it.
+/// The first version stays what it is; the next version is another action beside it.
 #[test]
 fn agent_tool_gets_a_new_version_from_code_alone() {
     if !needs::has("python3") {

@@ -89,7 +89,7 @@ fn python_enqueuer(path: &Path, count: usize) -> std::process::Child {
         .unwrap()
 }
 
-/// What the enqueuers say they committed, and what they rolled back.
+/// Entities that the enqueuers say they committed, and those they rolled back.
 #[derive(Default)]
 struct Said {
     committed: HashSet<String>,
@@ -168,7 +168,8 @@ fn assert_nothing_lost_or_doubled(scene: &Scene, said: &Said) {
     assert_eq!(scene.downstream.distinct_keys().len(), rows.len());
     assert_order_kept(scene, &rows);
     let settled_twice = "SELECT count(*) FROM (SELECT outbox_id FROM outbox_event
-         WHERE status = 'succeeded' AND from_status <> 'succeeded' GROUP BY outbox_id HAVING count(*) > 1)";
+         WHERE status = 'succeeded' AND from_status <> 'succeeded'
+         GROUP BY outbox_id HAVING count(*) > 1)";
     assert_eq!(scene.number(settled_twice), 0);
     let falling = "SELECT count(*) FROM outbox_event a JOIN outbox_event b
          ON b.outbox_id = a.outbox_id AND b.seq > a.seq AND b.token <= a.token

@@ -82,7 +82,7 @@ fn healthy(beside: &[&str]) -> Duration {
     took
 }
 
-/// One customer's failing endpoint took all workers while everyone else's jobs crawled.
+/// A customer's failing endpoint took all workers while everyone else's jobs crawled.
 #[test]
 fn healthy_operation_keeps_its_speed_beside_a_dead_and_a_slow_one() {
     // Of each side the quickest run counts: whatever else the machine does only slows a run down.

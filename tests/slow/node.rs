@@ -1,4 +1,4 @@
-//! What the clients in JavaScript and TypeScript need of npm.
+//! Packages of npm that the clients in JavaScript and TypeScript need.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use crate::support::needs;
 
-/// What is installed, and the file of each that is there when it is.
+/// Packages, each with a file that is there once it is installed.
 const PACKAGES: [(&str, &str); 5] = [
     ("better-sqlite3@12", "better-sqlite3/build/Release/better_sqlite3.node"),
     ("tsx@4", ".bin/tsx"),

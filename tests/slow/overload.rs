@@ -111,7 +111,8 @@ fn budgets_hold_over_processes_and_a_kill() {
     }
     drop(relays);
     assert_eq!(number("SELECT sum(cost) FROM outbox_spend"), 300);
-    let most = "SELECT max((SELECT count(*) FROM outbox_spend b WHERE b.at > a.at - 1000 AND b.at <= a.at))
+    let most = "SELECT max((SELECT count(*) FROM outbox_spend b
+                            WHERE b.at > a.at - 1000 AND b.at <= a.at))
                 FROM outbox_spend a";
     assert!(number(most) <= 40, "{}", number(most));
     let (id, _) = scene.outbox.why(200, None).unwrap();

@@ -10,12 +10,12 @@ use crate::support::world::{World, pay, until};
 
 const ROUNDS: usize = 1000;
 
-/// What the caller was told of its revisions.
+/// Answers that the caller got to its revisions.
 #[derive(Default)]
 struct Told {
     /// The old version and the new one.
     accepted: Vec<(i64, i64)>,
-    /// It was too late for this one.
+    /// Intents for which it was too late.
     too_late: Vec<i64>,
     /// Every version's entity, and its ordering key.
     entities: HashMap<i64, (usize, Option<String>)>,

@@ -8,7 +8,7 @@ use super::Desk;
 use super::relay::Running;
 
 impl Desk {
-    /// One intent that was withdrawn, which is one event.
+    /// An intent that was withdrawn, which is one event.
     fn withdrawn(&self, operation: &str, entity: &str) {
         let args = r#"{"card":"SENTINEL"}"#;
         let enqueue = ["enqueue", operation, "--entity", entity, "--args", args];

@@ -1,4 +1,4 @@
-//! What is shown to people: the story of one intent, the counts, and the demo.
+//! Texts for people: the story of one intent, the counts, and the demo.
 
 use super::Desk;
 

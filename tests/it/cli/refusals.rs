@@ -1,10 +1,11 @@
-//! What the command does not accept: one clear line, the right exit code, and nothing written.
+//! Values and files that the command refuses: one clear line, the right exit code, and nothing
+//! written.
 
 use crate::support::needs;
 
 use super::{Desk, Ran};
 
-/// One line on standard error that begins with `error: `.
+/// The only line on standard error, which begins with `error: `.
 fn only_error(ran: &Ran) -> &str {
     let lines: Vec<&str> = ran.err.lines().collect();
     assert_eq!(lines.len(), 1, "{}", ran.err);
@@ -177,48 +178,131 @@ fn file_that_is_read_only_is_explained_in_one_line() {
 fn relay_toml_mistake_is_named_with_its_line() {
     let desk = Desk::new();
     let op = "[operations.\"a.b\"]\n";
+    // The third line of an operation.
+    let unprotected = |line: &str| format!("{op}downstream = \"unprotected\"\n{line}\n");
+    let looked_up = |more: &str| {
+        let get = r#"get = "https://x.example/{idempotency_key}""#;
+        unprotected(&format!("reconcile = {{ {get}, {more} }}"))
+    };
     let cases: &[(&str, String)] = &[
         ("line 2: relay: unknown field `worker`", "[relay]\nworker = 3\n".into()),
-        ("line 2: relay.lease: \"soon\" is not a duration", "[relay]\nlease = \"soon\"\n".into()),
+        (r#"line 2: relay.lease: "soon" is not a duration"#, "[relay]\nlease = \"soon\"\n".into()),
         ("line 2: relay.shard: 3/2 must be K/N", "[relay]\nshard = \"3/2\"\n".into()),
-        ("line 2: relay.workers: 0", format!("[relay]\nworkers = 0\n{op}downstream = \"unprotected\"\n")),
+        (
+            "line 2: relay.workers: 0",
+            format!("[relay]\nworkers = 0\n{op}downstream = \"unprotected\"\n"),
+        ),
         ("line 1: operations.a.b: missing field `downstream`", format!("{op}max_attempts = 3\n")),
-        ("line 2: operations.\"a.b\".downstream: \"maybe\" must be one of", format!("{op}downstream = \"maybe\"\n")),
-        ("line 3: operations.a.b.reconcile: unknown field `geht`", format!("{op}downstream = \"unprotected\"\nreconcile = {{ geht = \"https://x.example\" }}\n")),
-        ("line 3: operations.a.b.reconcile: missing field `get`", format!("{op}downstream = \"unprotected\"\nreconcile = {{ delay = \"2m\" }}\n")),
-        ("line 3: operations.\"a.b\".reconcile.get: ", format!("{op}downstream = \"unprotected\"\nreconcile = {{ get = \"nowhere\" }}\n")),
-        ("line 3: operations.\"a.b\".reconcile.downstream_id: ", format!("{op}downstream = \"unprotected\"\nreconcile = {{ get = \"https://x.example/{{idempotency_key}}\", downstream_id = \"id\" }}\n")),
-        ("line 3: operations.\"a.b\".reconcile.when: ", format!("{op}downstream = \"unprotected\"\nreconcile = {{ get = \"https://x.example/{{idempotency_key}}\", when = {{ pointer = \"state\", equals = 1 }} }}\n")),
-        ("line 3: operations.\"a.b\".reconcile.delay: ", format!("{op}downstream = \"unprotected\"\nreconcile = {{ get = \"https://x.example/{{idempotency_key}}\", delay = \"1s\" }}\n")),
-        ("line 3: operations.a.b.reconcile.delay: \"soon\" is not a duration", format!("{op}downstream = \"unprotected\"\nreconcile = {{ get = \"https://x.example/{{idempotency_key}}\", delay = \"soon\" }}\n")),
-        ("line 3: operations.\"a.b\".reconcile.max_attempts: ", format!("{op}downstream = \"unprotected\"\nreconcile = {{ get = \"https://x.example/{{idempotency_key}}\", max_attempts = 0 }}\n")),
-        ("line 3: operations.a.b.binds: unknown variant `ids`", format!("{op}downstream = \"unprotected\"\nbinds = \"ids\"\n")),
-        ("line 3: default.reconcile.delay: ", "[default]\ndownstream = \"unprotected\"\nreconcile = { get = \"https://x.example/{entity_id}\", delay = \"1s\" }\n".into()),
-        ("line 3: operations.\"a.b\".key_window", format!("{op}downstream = \"unprotected\"\nkey_window = \"1h\"\n")),
-        ("line 3: operations.\"a.b\".key_window", format!("{op}downstream = \"deduplicates\"\nkey_window = \"1s\"\n")),
-        ("line 3: operations.\"a.b\".endpoint", format!("{op}downstream = \"unprotected\"\nendpoint = \"nowhere\"\n")),
-        ("line 3: operations.\"a.b\".headers.host", format!("{op}downstream = \"unprotected\"\nheaders = {{ host = \"x\" }}\n")),
-        ("line 3: operations.\"a.b\".headers.x", format!("{op}downstream = \"unprotected\"\nheaders = {{ x = 5 }}\n")),
-        ("variable OUTBOX_TEST_MISSING is not set", format!("{op}downstream = \"unprotected\"\nheaders = {{ x = \"SENTINEL ${{OUTBOX_TEST_MISSING}}\" }}\n")),
-        ("headers.x: a variable is written ${PAY_KEY}", format!("{op}downstream = \"unprotected\"\nheaders = {{ x = \"Bearer $PAY_KEY\" }}\n")),
-        ("headers.x: a variable is written ${NAME}", format!("{op}downstream = \"unprotected\"\nheaders = {{ x = \"a$SENTINEL\" }}\n")),
-        ("line 3: operations.\"a.b\".headers", format!("{op}downstream = \"unprotected\"\nheaders = \"SENTINEL\"\n")),
-        ("line 3: operations.a.b.backoff.base: \"2\" is not a duration", format!("{op}downstream = \"unprotected\"\nbackoff = {{ kind = \"exponential\", base = \"2\" }}\n")),
-        ("line 3: operations.\"a.b\".backoff", format!("{op}downstream = \"unprotected\"\nbackoff = {{ kind = \"schedule\", cap = \"1s\" }}\n")),
-        ("line 3: operations.\"a.b\".backoff", format!("{op}downstream = \"unprotected\"\nbackoff = {{ kind = \"schedule\" }}\n")),
-        ("line 3: operations.\"a.b\".backoff", format!("{op}downstream = \"unprotected\"\nbackoff = {{ kind = \"exponential\", base = \"2h\" }}\n")),
-        ("line 3: operations.\"a.b\".max_attempts", format!("{op}downstream = \"unprotected\"\nmax_attempts = 0\n")),
-        ("line 3: operations.\"a.b\".downstream_id", format!("{op}downstream = \"unprotected\"\ndownstream_id = \"id\"\n")),
-        ("line 3: operations.\"a.b\".idempotency_header", format!("{op}downstream = \"unprotected\"\nidempotency_header = \"a b\"\n")),
-        ("line 3: operations.\"a.b\".allow_addresses", format!("{op}downstream = \"unprotected\"\nallow_addresses = [\"x\"]\n")),
-        ("line 3: operations.\"a.b\".allow_origins", format!("{op}downstream = \"unprotected\"\nallow_origins = [\"https://x.example/path\"]\n")),
-        ("line 3: operations.a.b.on_conflict: unknown variant", format!("{op}downstream = \"unprotected\"\non_conflict = \"retry\"\n")),
-        ("line 3: operations.a.b.on_dead: unknown variant", format!("{op}downstream = \"unprotected\"\non_dead = \"stop\"\n")),
-        ("line 3: operations.a.b.timeouts.response:", format!("{op}downstream = \"unprotected\"\ntimeouts = {{ connect = \"1s\", response = \"x\" }}\n")),
-        ("line 3: default.success_when", "[default]\ndownstream = \"deduplicates\"\nsuccess_when = { pointer = \"ok\", equals = true }\n".into()),
+        (
+            r#"line 2: operations."a.b".downstream: "maybe" must be one of"#,
+            format!("{op}downstream = \"maybe\"\n"),
+        ),
+        (
+            "line 3: operations.a.b.reconcile: unknown field `geht`",
+            unprotected(r#"reconcile = { geht = "https://x.example" }"#),
+        ),
+        (
+            "line 3: operations.a.b.reconcile: missing field `get`",
+            unprotected(r#"reconcile = { delay = "2m" }"#),
+        ),
+        (
+            r#"line 3: operations."a.b".reconcile.get: "#,
+            unprotected(r#"reconcile = { get = "nowhere" }"#),
+        ),
+        (
+            r#"line 3: operations."a.b".reconcile.downstream_id: "#,
+            looked_up(r#"downstream_id = "id""#),
+        ),
+        (
+            r#"line 3: operations."a.b".reconcile.when: "#,
+            looked_up(r#"when = { pointer = "state", equals = 1 }"#),
+        ),
+        (r#"line 3: operations."a.b".reconcile.delay: "#, looked_up(r#"delay = "1s""#)),
+        (
+            r#"line 3: operations.a.b.reconcile.delay: "soon" is not a duration"#,
+            looked_up(r#"delay = "soon""#),
+        ),
+        (r#"line 3: operations."a.b".reconcile.max_attempts: "#, looked_up("max_attempts = 0")),
+        ("line 3: operations.a.b.binds: unknown variant `ids`", unprotected(r#"binds = "ids""#)),
+        (
+            "line 3: default.reconcile.delay: ",
+            concat!(
+                "[default]\ndownstream = \"unprotected\"\n",
+                "reconcile = { get = \"https://x.example/{entity_id}\", delay = \"1s\" }\n"
+            )
+            .into(),
+        ),
+        (r#"line 3: operations."a.b".key_window"#, unprotected(r#"key_window = "1h""#)),
+        (
+            r#"line 3: operations."a.b".key_window"#,
+            format!("{op}downstream = \"deduplicates\"\nkey_window = \"1s\"\n"),
+        ),
+        (r#"line 3: operations."a.b".endpoint"#, unprotected(r#"endpoint = "nowhere""#)),
+        (r#"line 3: operations."a.b".headers.host"#, unprotected(r#"headers = { host = "x" }"#)),
+        (r#"line 3: operations."a.b".headers.x"#, unprotected("headers = { x = 5 }")),
+        (
+            "variable OUTBOX_TEST_MISSING is not set",
+            unprotected(r#"headers = { x = "SENTINEL ${OUTBOX_TEST_MISSING}" }"#),
+        ),
+        (
+            "headers.x: a variable is written ${PAY_KEY}",
+            unprotected(r#"headers = { x = "Bearer $PAY_KEY" }"#),
+        ),
+        (
+            "headers.x: a variable is written ${NAME}",
+            unprotected(r#"headers = { x = "a$SENTINEL" }"#),
+        ),
+        (r#"line 3: operations."a.b".headers"#, unprotected(r#"headers = "SENTINEL""#)),
+        (
+            r#"line 3: operations.a.b.backoff.base: "2" is not a duration"#,
+            unprotected(r#"backoff = { kind = "exponential", base = "2" }"#),
+        ),
+        (
+            r#"line 3: operations."a.b".backoff"#,
+            unprotected(r#"backoff = { kind = "schedule", cap = "1s" }"#),
+        ),
+        (r#"line 3: operations."a.b".backoff"#, unprotected(r#"backoff = { kind = "schedule" }"#)),
+        (
+            r#"line 3: operations."a.b".backoff"#,
+            unprotected(r#"backoff = { kind = "exponential", base = "2h" }"#),
+        ),
+        (r#"line 3: operations."a.b".max_attempts"#, unprotected("max_attempts = 0")),
+        (r#"line 3: operations."a.b".downstream_id"#, unprotected(r#"downstream_id = "id""#)),
+        (
+            r#"line 3: operations."a.b".idempotency_header"#,
+            unprotected(r#"idempotency_header = "a b""#),
+        ),
+        (r#"line 3: operations."a.b".allow_addresses"#, unprotected(r#"allow_addresses = ["x"]"#)),
+        (
+            r#"line 3: operations."a.b".allow_origins"#,
+            unprotected(r#"allow_origins = ["https://x.example/path"]"#),
+        ),
+        (
+            "line 3: operations.a.b.on_conflict: unknown variant",
+            unprotected(r#"on_conflict = "retry""#),
+        ),
+        ("line 3: operations.a.b.on_dead: unknown variant", unprotected(r#"on_dead = "stop""#)),
+        (
+            "line 3: operations.a.b.timeouts.response:",
+            unprotected(r#"timeouts = { connect = "1s", response = "x" }"#),
+        ),
+        (
+            "line 3: default.success_when",
+            concat!(
+                "[default]\ndownstream = \"deduplicates\"\n",
+                "success_when = { pointer = \"ok\", equals = true }\n"
+            )
+            .into(),
+        ),
         ("line 2: ", format!("{op}downstream = deduplicates\n")),
-        ("line 2: relay.batch: 0", format!("[relay]\nbatch = 0\n{op}downstream = \"unprotected\"\n")),
-        ("line 1: operations.a.b.c: a name with a dot needs quotes: [operations.\"a.b.c\"]", "[operations.a.b.c]\ndownstream = \"unprotected\"\n".into()),
+        (
+            "line 2: relay.batch: 0",
+            format!("[relay]\nbatch = 0\n{op}downstream = \"unprotected\"\n"),
+        ),
+        (
+            r#"line 1: operations.a.b.c: a name with a dot needs quotes: [operations."a.b.c"]"#,
+            "[operations.a.b.c]\ndownstream = \"unprotected\"\n".into(),
+        ),
         ("names no operation", String::new()),
     ];
     for (why, text) in cases {

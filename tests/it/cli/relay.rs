@@ -80,7 +80,11 @@ downstream_id = "/id"
 success_when = {{ pointer = "/id", equals = "eff_1_1" }}
 on_conflict = "in_progress"
 binds = "create"
-reconcile = {{ get = "https://api.example.com/charges/{{idempotency_key}}", downstream_id = "/id", when = {{ pointer = "/state", equals = "done" }}, delay = "2m", max_attempts = 8 }}
+reconcile.get = "https://api.example.com/charges/{{idempotency_key}}"
+reconcile.downstream_id = "/id"
+reconcile.when = {{ pointer = "/state", equals = "done" }}
+reconcile.delay = "2m"
+reconcile.max_attempts = 8
 max_in_flight = 4
 on_dead = "continue"
 allow_addresses = ["127.0.0.0/8"]
@@ -237,7 +241,8 @@ fn sigterm_finishes_and_records_a_request_in_flight() {
     let (code, out) = relay.finish();
     assert_eq!(code, 0);
     let report: Value = serde_json::from_str(&out).unwrap();
-    let expected = json!({"attempts": 1, "succeeded": 1, "retried": 0, "unknown": 0, "needs_review": 0,
+    let expected = json!({"attempts": 1, "succeeded": 1, "retried": 0, "unknown": 0,
+        "needs_review": 0,
                           "dead": 0, "finished": 1, "released": 0, "left": 0});
     assert_eq!(report, expected);
     assert_eq!((desk.statuses(), downstream.effects(&key)), (vec!["succeeded".into()], 1));
@@ -271,8 +276,8 @@ fn contract_that_is_stricter_names_the_way_out() {
     };
     assert_eq!(drain("\"unprotected\"").err, "");
     let ran = drain("\"deduplicates\"\nkey_window = \"90m\"");
-    let expected = "its stored contract says \"unprotected\", which is stricter than the configured \
-                    \"deduplicates\" with key_window 1h 30m";
+    let expected = "its stored contract says \"unprotected\", which is stricter than the \
+                    configured \"deduplicates\" with key_window 1h 30m";
     assert!(ran.err.contains(expected), "{}", ran.err);
     assert!(ran.err.contains("set weaken_stored_contract = true in relay.toml"), "{}", ran.err);
     let ran = drain("\"deduplicates\"\nweaken_stored_contract = true");
@@ -313,7 +318,10 @@ fn schema_that_is_newer_stops_the_relay() {
     let mut relay = Running::start(&desk, &[]);
     relay.wait_to_hear("relaying");
     desk.sql("UPDATE outbox_meta SET schema_version = 99");
-    desk.sql("INSERT INTO outbox (operation, entity_id, idempotency_key, payload) VALUES ('pay', 'e', 'k', '{}')");
+    desk.sql(
+        "INSERT INTO outbox (operation, entity_id, idempotency_key, payload)
+         VALUES ('pay', 'e', 'k', '{}')",
+    );
     assert_eq!(relay.finish().0, 1);
 }
 
@@ -321,7 +329,8 @@ fn schema_that_is_newer_stops_the_relay() {
 fn log_never_holds_what_the_transport_would_tell() {
     let (desk, downstream) = (Desk::new(), Downstream::start());
     let toml = format!(
-        "[default]\nendpoint = \"{}\"\ndownstream = \"deduplicates\"\nheaders = {{ authorization = \"Bearer SENTINEL\" }}\n",
+        "[default]\nendpoint = \"{}\"\ndownstream = \"deduplicates\"\n\
+         headers = {{ authorization = \"Bearer SENTINEL\" }}\n",
         downstream.url("/ok")
     );
     desk.file("relay.toml", &toml);

@@ -58,7 +58,7 @@ fn repeated_ask_under_another_call_id_is_the_same_action() {
     assert_eq!(world.script.seen().len(), 2);
 }
 
-/// One tool of a step waited for a person; when the step was run again, the others fired twice.
+/// A tool of a step waited for a person; when the step was run again, the others fired twice.
 #[test]
 fn repeated_step_gets_the_first_receipt() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! What is accepted, what is refused, and what is stored.
+//! Fields of an intent: their limits, and what is stored of them.
 
 use std::time::Duration;
 

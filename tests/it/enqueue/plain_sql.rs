@@ -1,4 +1,4 @@
-//! What plain SQL may not do to the tables, whoever writes it.
+//! Plain SQL on the tables, and what their guards refuse, whoever writes it.
 
 use sqlite_outbox::Status;
 use sqlite_outbox::rusqlite::types::Value;
@@ -80,22 +80,34 @@ fn guard_refuses_every_change_of_an_intent() {
                 format!("INSERT INTO outbox {columns} VALUES {values} ON CONFLICT DO NOTHING"),
                 format!(
                     "INSERT INTO outbox {columns} VALUES {values}
-                     ON CONFLICT (tenant_id, idempotency_key) DO UPDATE SET payload = excluded.payload"
+                     ON CONFLICT (tenant_id, idempotency_key)
+                     DO UPDATE SET payload = excluded.payload"
                 ),
                 format!(
                     "INSERT INTO outbox {columns} SELECT 'pay', 'new', 'new', '{{}}'
                      UNION ALL SELECT 'pay', 'other', 'k{id}', '{{}}'"
                 ),
-                format!("INSERT INTO outbox (id, operation, entity_id, idempotency_key, payload)
-                         VALUES ({id}, 'pay', 'x', 'x', '{{}}')"),
-                format!("INSERT OR REPLACE INTO outbox (id, operation, entity_id, idempotency_key, payload)
-                         VALUES ({id}, 'pay', 'x', 'x', '{{}}')"),
+                format!(
+                    "INSERT INTO outbox (id, operation, entity_id, idempotency_key, payload)
+                         VALUES ({id}, 'pay', 'x', 'x', '{{}}')"
+                ),
+                format!(
+                    "INSERT OR REPLACE INTO outbox (id, operation, entity_id, idempotency_key,
+                        payload)
+                         VALUES ({id}, 'pay', 'x', 'x', '{{}}')"
+                ),
                 format!("UPDATE outbox SET payload = '{{}}' WHERE id = {id}"),
                 format!("UPDATE outbox SET idempotency_key = 'other' WHERE id = {id}"),
-                format!("UPDATE OR REPLACE outbox SET idempotency_key = 'k1' WHERE id = {id} + (id = 1)"),
+                format!(
+                    "UPDATE OR REPLACE outbox SET idempotency_key = 'k1'
+                         WHERE id = {id} + (id = 1)"
+                ),
                 format!("UPDATE OR IGNORE outbox SET tenant_id = 'x' WHERE id = {id}"),
                 format!("UPDATE outbox SET id = 99 WHERE id = {id}"),
-                format!("UPDATE outbox SET payload = NULL, headers = '{{}}', method = 'PUT' WHERE id = {id}"),
+                format!(
+                    "UPDATE outbox SET payload = NULL, headers = '{{}}', method = 'PUT'
+                         WHERE id = {id}"
+                ),
                 format!("UPDATE outbox SET available_at = available_at + 1 WHERE id = {id}"),
             ];
             for sql in refused {

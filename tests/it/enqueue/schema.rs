@@ -149,14 +149,17 @@ db = sqlite3.connect(sys.argv[1])
 db.execute("CREATE TABLE orders (id TEXT)")
 with db:
     db.execute("INSERT INTO orders VALUES ('o1')")
-    db.execute("INSERT INTO outbox (operation, entity_id, idempotency_key, payload) VALUES (?, ?, ?, ?)",
+    db.execute("INSERT INTO outbox (operation, entity_id, idempotency_key, payload) "
+               "VALUES (?, ?, ?, ?)",
                ("pay", "o1", "k1", '{"amount": 1}'))
-    db.execute("INSERT INTO outbox (operation, entity_id, idempotency_key, payload, ordering_key) VALUES (?, ?, ?, ?, ?)",
+    db.execute("INSERT INTO outbox (operation, entity_id, idempotency_key, payload, "
+               "ordering_key) VALUES (?, ?, ?, ?, ?)",
                ("pay", "o2", "k2", '{"text": "é"}', "o"))
 try:
     with db:
         db.execute("INSERT INTO orders VALUES ('o3')")
-        db.execute("INSERT OR IGNORE INTO outbox (operation, entity_id, idempotency_key, payload) VALUES ('pay', 'o3', 'k1', '{}')")
+        db.execute("INSERT OR IGNORE INTO outbox (operation, entity_id, idempotency_key, "
+                   "payload) VALUES ('pay', 'o3', 'k1', '{}')")
 except sqlite3.IntegrityError as error:
     print(error)
 "#;

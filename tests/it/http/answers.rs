@@ -1,4 +1,4 @@
-//! What each answer leads to, from the wire to the file: one test for each row of the table "What
+//! Answers of a downstream, from the wire to the file: one test for each row of the table "What
 //! an answer means", each under three contracts.
 
 use std::ops::RangeInclusive;
@@ -281,7 +281,7 @@ fn rejection_after_an_attempt_in_doubt_needs_review() {
     }
 }
 
-/// What follows from doubt holds when the attempts are used up, too: nobody may call it dead.
+/// An intent in doubt is never dead, not even once its attempts are used up.
 #[test]
 fn attempts_used_up_in_doubt_need_review() {
     let wire = Wire::new();

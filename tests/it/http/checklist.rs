@@ -1,4 +1,4 @@
-//! What someone who takes the library over would try first, over a real connection.
+//! The first things to try with the library, over a real connection.
 
 use sqlite_outbox::{Clock, Enqueued, ErrorKind, Status};
 

@@ -1,4 +1,4 @@
-//! What must not be seen, and where nothing must be sent.
+//! Secrets that must not be seen, and places to which nothing must be sent.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};

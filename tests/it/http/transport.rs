@@ -1,4 +1,4 @@
-//! What each failure of a connection leads to: one test each, under three contracts.
+//! Failures of a connection, from the wire to the file: one test each, under three contracts.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -11,16 +11,16 @@ use crate::support::downstream::Downstream as Server;
 use crate::support::wire::{Contract, Wire, hasty, http};
 use crate::support::world::{DEDUPLICATES, WINDOW, pay};
 
-/// What a failure proves.
+/// Proof that a failure gives.
 #[derive(Clone, Copy)]
 enum Proof {
     /// The request never left.
     NotSent,
-    /// It left, and nobody knows what became of it.
+    /// The request left, and nobody knows what became of it.
     InDoubt,
     /// A status came, whatever followed it.
     Answered,
-    /// It was refused.
+    /// The request was refused.
     Refused,
 }
 

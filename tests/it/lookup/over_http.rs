@@ -89,14 +89,15 @@ fn lookup_answers_other_than_200_and_404_are_inconclusive() {
     }
 }
 
-/// What an applied effect looks like can be said; everything else does not tell.
+/// A configured value says what an applied effect looks like; any other is inconclusive.
 #[test]
 fn lookup_when_a_value_is_wanted_only_that_value_counts() {
     for (state, status) in [("done", Status::Succeeded), ("failed", Status::Unknown)] {
         let wire = Wire::new();
         let id = wire.world.enqueue(&pay("a"));
         let body = format!(
-            "/body/200/%7B%22c%22%3A%7B%22id%22%3A%22ch_1%22%2C%22s%22%3A%22{state}%22%7D%7D?k={{idempotency_key}}"
+            "/body/200/%7B%22c%22%3A%7B%22id%22%3A%22ch_1%22%2C\
+             %22s%22%3A%22{state}%22%7D%7D?k={{idempotency_key}}"
         );
         let http = wire
             .to("/lost/1")

@@ -10,7 +10,7 @@ use crate::support::world::{
     DEDUPLICATES, START, World, interrupted, maybe_sent, pay, rejected, relay_on,
 };
 
-/// What an operation waits before it looks up, by default.
+/// Seconds that an operation waits before it looks up, by default.
 pub const SETTLE: u64 = 120;
 
 /// A world with one intent that may have been applied, and the relay that knows of it since then.
@@ -62,8 +62,8 @@ fn not_applied_is_sent_once_more_under_its_key() {
     );
 }
 
-/// The wall clock jumps two hours while the request is on its way: by it the attempt is old, but the
-/// relay has known of the doubt for no time at all.
+/// The wall clock jumps two hours while the request is on its way: by it the attempt is old, but
+/// the relay has known of the doubt for no time at all.
 #[test]
 fn clock_jump_does_not_end_the_lookup_delay() {
     let (world, id, relay) = doubtful();
@@ -300,7 +300,7 @@ fn lookup_that_panics_is_inconclusive() {
     assert!(error.contains("the handler panicked: no client"), "{error}");
 }
 
-/// What the attempts in doubt took of a budget is given back with the proof that none was applied.
+/// Cost of attempts in doubt is given back with the proof that none of them was applied.
 #[test]
 fn not_applied_gives_back_the_cost() {
     let world = World::new();

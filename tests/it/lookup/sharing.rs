@@ -1,4 +1,5 @@
-//! How look-ups share a relay with sends, with other relays, and with what other hands have written.
+//! How look-ups share a relay with sends, with other relays, and with what other hands have
+//! written.
 
 use std::sync::{Arc, RwLock};
 
@@ -89,7 +90,7 @@ fn lookups_and_sends_take_turns_with_one_worker() {
     assert_eq!(sent, 5, "of the first ten");
 }
 
-/// What other hands have written into the tables that look-ups read keeps no relay from its work.
+/// Foreign bytes in the tables that lookups read keep no relay from its work.
 #[test]
 fn lookup_meets_foreign_bytes_and_goes_on() {
     for spoil in [

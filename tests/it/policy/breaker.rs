@@ -18,7 +18,10 @@ fn enqueue_many(world: &World, count: usize) {
 }
 
 fn events(world: &World) -> i64 {
-    world.number("SELECT (SELECT count(*) FROM outbox_event) + (SELECT count(*) FROM outbox_operation_event)")
+    world.number(
+        "SELECT (SELECT count(*) FROM outbox_event)
+              + (SELECT count(*) FROM outbox_operation_event)",
+    )
 }
 
 #[test]
@@ -269,7 +272,8 @@ fn max_in_flight_holds_over_all_relays() {
     let world = World::new();
     enqueue_many(&world, 10);
     world.sql(
-        "UPDATE outbox_lease SET state = 'in_flight', owner = 'another', token = 1, claimed_at = due_at,
+        "UPDATE outbox_lease SET state = 'in_flight', owner = 'another', token = 1,
+             claimed_at = due_at,
              due_at = due_at + 90000 WHERE id <= 2",
     );
     let relay = |most| relay_on(&world.outbox, world.operation(DEDUPLICATES).max_in_flight(most));
@@ -289,7 +293,8 @@ fn breaker_probe_that_is_lost_does_not_keep_it_open() {
     let until = world.outbox.operations().unwrap().remove(0).paused_until.unwrap();
     world.clock.set(until);
     world.sql(&format!(
-        "UPDATE outbox_lease SET state = 'in_flight', owner = 'dead', token = 99, attempts = 1, tries = 1,
+        "UPDATE outbox_lease SET state = 'in_flight', owner = 'dead', token = 99,
+             attempts = 1, tries = 1,
              claimed_at = {until}, due_at = {until} + 90000 WHERE id = 20"
     ));
     world.sql("UPDATE outbox_operation SET probe_id = 20, probe_token = 99");

@@ -1,4 +1,4 @@
-//! What an attempt takes from a budget, and what of it comes back.
+//! Cost that an attempt takes from a budget, and when it comes back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -41,7 +41,7 @@ fn refund_is_made_only_for_what_is_proven_not_applied() {
     }
 }
 
-/// What is released was never begun.
+/// A released claim was never begun.
 #[test]
 fn refund_of_a_claim_that_is_released() {
     let world = World::new();
@@ -97,7 +97,8 @@ fn refund_is_not_made_for_a_lost_lease() {
     let [relay, _] = two_relays(&world, configure);
     world.batch(&format!(
         "UPDATE outbox_meta SET token = 7;
-         UPDATE outbox_lease SET state = 'in_flight', owner = 'dead', token = 7, attempts = 1, tries = 1,
+         UPDATE outbox_lease SET state = 'in_flight', owner = 'dead', token = 7,
+             attempts = 1, tries = 1,
              claimed_at = {START}, due_at = {START} + 90000 WHERE id = 1;
          INSERT INTO outbox_spend VALUES ('pay', {START}, 1, 7, '', 6);"
     ));

@@ -9,7 +9,7 @@ use sqlite_outbox::{Backoff, Operation, Relay, Status};
 use crate::support::wire::{Wire, http, short};
 use crate::support::world::{DEDUPLICATES, LONG, exact_backoff, pay};
 
-/// What arrived, by the entity that stands in each body.
+/// Requests that arrived, by the entity that stands in each body.
 fn arrived(wire: &Wire) -> Vec<String> {
     wire.server.requests().into_iter().map(|request| request.body).collect()
 }

@@ -17,7 +17,8 @@ const PAST_THE_LEASE: u64 = 91;
 /// Leaves what is due claimed by a relay that is never heard of again.
 fn lose(world: &World, times: u32) {
     world.sql(&format!(
-        "UPDATE outbox_lease SET state = 'in_flight', owner = 'lost', token = 0, attempts = attempts + 1,
+        "UPDATE outbox_lease SET state = 'in_flight', owner = 'lost', token = 0,
+             attempts = attempts + 1,
                 tries = tries + 1, claimed_at = {0}, due_at = {0} + 90000, lost = {1}
          WHERE id = 1 AND state = 'pending'",
         sqlite_outbox::Clock::now(&world.clock),

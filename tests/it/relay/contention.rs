@@ -325,7 +325,8 @@ fn handler_whose_own_commit_fails_is_not_a_success() {
     ledger
         .execute_batch(
             "CREATE TABLE account (id TEXT PRIMARY KEY);
-             CREATE TABLE entry (account TEXT REFERENCES account (id) DEFERRABLE INITIALLY DEFERRED);
+             CREATE TABLE entry (account TEXT REFERENCES account (id)
+                 DEFERRABLE INITIALLY DEFERRED);
              INSERT INTO account VALUES ('good')",
         )
         .unwrap();

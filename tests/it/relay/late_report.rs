@@ -69,7 +69,7 @@ fn late_success_after_the_row_is_settled_may_be_a_duplicate_effect() {
     }
 }
 
-/// One row in each unsettled status that a row may have got to meanwhile: a late success wins.
+/// Rows in each unsettled status to which they may have got meanwhile: a late success wins.
 #[test]
 fn late_success_settles_every_unsettled_status() {
     for (outcome, downstream, status) in [

@@ -4,7 +4,7 @@ use sqlite_outbox::{Filter, Status};
 
 use crate::support::world::{DEDUPLICATES, World, pay};
 
-/// One row that did not parse once made the loop throw before anything was recorded: nothing
+/// A row that did not parse once made the loop throw before anything was recorded: nothing
 /// behind it moved, for ever.
 #[test]
 fn unreadable_row_is_parked() {

@@ -1,4 +1,4 @@
-//! What a recorded outcome does to a row.
+//! Outcomes that are recorded, and what each does to its row.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

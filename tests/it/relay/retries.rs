@@ -149,8 +149,8 @@ fn status_408_is_not_final() {
     assert_eq!(wire.world.entry(other).status, Status::Dead);
 }
 
-/// What had been put off often, without failing, counted as having failed often: the first real
-/// failure then waited for days.
+/// Rows that had been deferred often, without failing, counted as having failed often: the first
+/// real failure then waited for days.
 #[test]
 fn limited_does_not_count_as_failing() {
     let wire = Wire::new();

@@ -63,7 +63,8 @@ fn relay_wakes_for_every_kind_of_commit() {
     assert_eq!(begins.recv_timeout(LONG).unwrap(), second);
     // By somebody who knows nothing of this library.
     world.sql(
-        "INSERT INTO outbox (operation, entity_id, idempotency_key, payload, available_at, created_at)
+        "INSERT INTO outbox (operation, entity_id, idempotency_key, payload, available_at,
+             created_at)
          VALUES ('pay', 'c', 'k', '{}', 1700000000000, 1700000000000)",
     );
     assert_eq!(begins.recv_timeout(LONG).unwrap(), 3);
@@ -187,7 +188,7 @@ fn relay_in_many_short_runs_sends_everything_once() {
     assert_eq!(world.number("SELECT count(*) FROM outbox_receipt WHERE attempts = 1"), 300);
 }
 
-/// What is enqueued while a relay stops is durable, and sent by the next.
+/// Intents that are enqueued while a relay stops are durable, and sent by the next.
 #[test]
 fn shutdown_leaves_what_comes_meanwhile_to_the_next_start() {
     let world = World::new();
@@ -323,7 +324,7 @@ fn lease_of_a_live_worker_is_renewed() {
     }
 }
 
-/// One operation's slow downstream took all workers, and everyone's intents crawled.
+/// An operation's slow downstream took all workers, and everyone's intents crawled.
 #[test]
 fn slow_operation_does_not_starve_another() {
     for other in [DEDUPLICATES, Downstream::Unprotected] {

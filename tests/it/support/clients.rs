@@ -20,7 +20,7 @@ pub fn run(command: &mut Command) -> Vec<String> {
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// What a client enqueued has the key the library derives, and a relay delivers it.
+/// Intents of a client have the keys the library derives, and a relay delivers them.
 pub fn assert_delivered(world: &World, prefix: &str, keys: &[String]) {
     assert_eq!(keys.len(), 20);
     for (n, key) in keys.iter().enumerate() {

@@ -8,10 +8,10 @@
 //! | `/status/CODE` | answers CODE, applies nothing |
 //! | `/fail/N/CODE` | the first N requests of a key answer CODE, then as `/ok` |
 //! | `/after/N/CODE/VALUE` | the same with `Retry-After: VALUE` (percent-encoded) |
-//! | `/lost/N` | the first N requests of a key apply the effect and are closed without an answer; every request applies |
+//! | `/lost/N` | every request applies; the first N of a key are closed without an answer |
 //! | `/lostdedupe/N` | the same, deduplicating by key |
 //! | `/cut/N` | the first N requests of a key are closed before the effect, then as `/naive` |
-//! | `/hang/SECONDS` | applies the effect, then waits before answering (first request of a key only) |
+//! | `/hang/SECONDS` | applies the effect, then waits before answering the first request of a key |
 //! | `/slow/MS` | waits, then as `/ok` |
 //! | `/silent` | reads the request and never answers |
 //! | `/gate` | holds the request until [`Downstream::release`], then as `/ok` |
@@ -21,9 +21,9 @@
 //! | `/garbage` | applies the effect, answers bytes that are no HTTP |
 //! | `/truncated` | applies the effect, declares 1000 bytes and sends 10 |
 //! | `/unmarked` | applies the effect, ends the body by closing the connection |
-//! | `/drip/MS` | applies the effect, sends the head, then one byte of the body every MS, without end |
+//! | `/drip/MS` | applies, sends the head, then one byte of the body every MS, without end |
 //! | `/drip_head/MS` | applies the effect, sends the head one byte every MS, without end |
-//! | `/bigheader/BYTES`, `/big/BYTES` | applies the effect, answers 200 with a header, a body of that size |
+//! | `/bigheader/BYTES`, `/big/BYTES` | applies, answers 200 with a header, a body of that size |
 //! | `/endless` | applies the effect, sends a chunked body without end |
 //! | `/body/STATUS/TEXT` | answers STATUS with TEXT (percent-encoded) as its body |
 //! | `/replayed/CODE` | answers CODE with `Idempotent-Replayed: true` |

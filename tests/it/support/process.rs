@@ -266,7 +266,8 @@ pub fn expire_leases(path: &Path, owner: u32) {
     let conn = Connection::open(path).unwrap();
     conn.busy_timeout(Duration::from_secs(30)).unwrap();
     conn.execute(
-        "UPDATE outbox_lease SET due_at = 1700000000000 WHERE state = 'in_flight' AND owner GLOB ?1",
+        "UPDATE outbox_lease SET due_at = 1700000000000
+         WHERE state = 'in_flight' AND owner GLOB ?1",
         [format!("relay-{owner}-*")],
     )
     .unwrap();

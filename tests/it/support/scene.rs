@@ -27,7 +27,7 @@ impl Scene {
         Self { _dir: dir, path, outbox, downstream: Downstream::start() }
     }
 
-    /// One number from the file.
+    /// A single number from the file.
     pub fn number(&self, sql: &str) -> i64 {
         Connection::open(&self.path).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
     }

@@ -32,7 +32,7 @@ pub enum Standing {
     InFlight,
     Unknown,
     NeedsReview,
-    /// It costs more than the whole budget, so that it was never sent.
+    /// Never sent, because its cost is above the whole budget.
     NeedsReviewUnsent,
     Dead,
     /// Given up by a person, who did not know whether it was applied.

@@ -9,7 +9,7 @@ use sqlite_outbox::{
 use crate::support::downstream::Downstream as Server;
 use crate::support::world::{DEDUPLICATES, World, exact_backoff, unsure};
 
-/// What the downstream promises, and whether it still remembers the key when the relay looks at
+/// Promise of the downstream, and whether it still remembers the key when the relay looks at
 /// the intent for the second time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contract {

@@ -69,7 +69,7 @@ impl World {
         Connection::open(self.path()).unwrap().execute_batch(sql).unwrap();
     }
 
-    /// One number from the file.
+    /// A single number from the file.
     pub fn number(&self, sql: &str) -> i64 {
         Connection::open(self.path()).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
     }
@@ -198,7 +198,7 @@ pub fn pay(entity: &str) -> Intent {
     Intent::new("pay", entity).args(serde_json::json!({ "amount": 4200 }))
 }
 
-/// What the handler answers, one outcome after the other; success when the list is used up.
+/// Answers of the handler, one outcome after the other; success when the list is used up.
 #[derive(Clone, Default)]
 pub struct Script {
     outcomes: Arc<Mutex<VecDeque<Outcome>>>,

@@ -63,7 +63,7 @@ fn event_says_who_asked_who_acted_and_what_was_learnt() {
     assert_eq!(*told.lock().unwrap(), world.outbox.audit(1).unwrap());
 }
 
-/// One of each verb, in the order of commits.
+/// An event of each verb, in the order of commits.
 #[test]
 fn event_of_every_verb_has_its_actor_and_reason() {
     let world = World::new();

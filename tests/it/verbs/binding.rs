@@ -34,7 +34,7 @@ fn owner(world: &World, id: &str) -> i64 {
     world.number(&format!("SELECT id FROM outbox_binding WHERE downstream_id = '{id}'"))
 }
 
-/// It waits for a person, who is told of both intents and of the id.
+/// Asserts that the intent waits for a person, who is told of both intents and of the id.
 fn needs_review(world: &World, id: i64, downstream_id: &str, other: i64) {
     let entry = world.entry(id);
     assert_eq!(entry.status, Status::NeedsReview);
@@ -277,7 +277,7 @@ fn bind_belongs_to_the_callers_transaction() {
     assert_eq!(bind(&world, id, "x"), Err(ErrorKind::Conflict));
 }
 
-/// What is found or comes late with the id of another settles nothing.
+/// A finding, or a late success, with the id of another intent settles nothing.
 #[test]
 fn finding_or_late_success_with_the_id_of_another_settles_nothing() {
     let has = |world: &World| {
@@ -319,9 +319,9 @@ fn finding_or_late_success_with_the_id_of_another_settles_nothing() {
     }
 }
 
-/// A success that came late is kept as proof while another attempt is on the way. Confirmed with the
-/// id of another intent, the row needs a person, and the proof must not outlive that: it kept the row
-/// from ever moving again, and a drain from ending.
+/// A success that came late is kept as proof while another attempt is on the way. Confirmed with
+/// the id of another intent, the row needs a person, and the proof must not outlive that: it kept
+/// the row from ever moving again, and a drain from ending.
 #[test]
 fn late_proof_does_not_outlive_a_persons_decision() {
     let world = Arc::new(World::new());

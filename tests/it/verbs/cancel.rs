@@ -199,7 +199,7 @@ fn cancel_in_flight_and_lost_without_lookup_needs_review() {
     assert_eq!(world.drain(DEDUPLICATES).succeeded, 1);
 }
 
-/// What waits to be repeated is not, and that is seen once it is due.
+/// An attempt that waits to be repeated is not, and that is seen once it is due.
 #[test]
 fn cancel_between_two_attempts_prevents_the_next() {
     let world = Standing::PendingInDoubt.then(|world| {

@@ -104,7 +104,7 @@ fn confirm_after_a_late_failure_counts() {
     assert!(event.reason.unwrap().contains("was carried out"));
 }
 
-/// What the worker says afterwards changes nothing, whatever it is; another id is another effect.
+/// Reports of the worker that come afterwards change nothing; another id is another effect.
 #[test]
 fn confirm_is_not_overwritten_by_an_attempt_in_flight() {
     for (says, doubles) in [

@@ -144,8 +144,8 @@ fn replay_all_of_thousands_twice_makes_no_copies() {
     assert_eq!(world.drain(DEDUPLICATES).succeeded, 2000);
 }
 
-/// Half an hour of outage was a hole for ever: what had used up its attempts was found by no list and
-/// no command. Here one command brings back that hour, and nothing else deletes what is dead.
+/// Half an hour of outage was a hole for ever: what had used up its attempts was found by no list
+/// and no command. Here one command brings back that hour, and nothing else deletes what is dead.
 #[test]
 fn replay_all_makes_good_an_outage() {
     let world = World::new();
@@ -174,8 +174,8 @@ fn replay_all_makes_good_an_outage() {
     assert_eq!(world.entry(old).status, Status::Dead);
 }
 
-/// A republish at the start, one by the clock and one by hand each sent the same: three copies. Here
-/// relays, drains and replays all at once go through one claim.
+/// A republish at the start, one by the clock and one by hand each sent the same: three copies.
+/// Here relays, drains and replays all at once go through one claim.
 #[test]
 fn replay_drain_and_relay_at_once_send_one_copy() {
     let world = World::new();

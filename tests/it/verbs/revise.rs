@@ -34,7 +34,7 @@ fn keyed(world: &World, entities: &[&str]) -> Vec<i64> {
     entities.iter().map(|entity| world.enqueue(&pay(entity).ordering_key("k"))).collect()
 }
 
-/// What was handed to the handler, in order, as entity and version.
+/// Deliveries that were handed to the handler, in order, as entity and version.
 fn sent(world: &World) -> Vec<String> {
     world.script.seen().iter().map(|d| format!("{}{}", d.entity(), d.version())).collect()
 }
@@ -187,7 +187,8 @@ fn revise_belongs_to_the_callers_transaction() {
     assert_eq!(all_about(&world, id), before);
     assert_eq!(world.number("SELECT count(*) FROM outbox_revision"), 0);
 
-    // A refusal takes back what it had begun and leaves the caller's savepoints, whatever their name.
+    // A refusal takes back what it had begun and leaves the caller's savepoints, whatever their
+    // name.
     let tx = immediate(&mut conn);
     tx.execute_batch("SAVEPOINT outbox_all_or_nothing").unwrap();
     tx.execute("INSERT INTO orders (id, state) VALUES ('a', 'changed')", []).unwrap();

@@ -33,7 +33,7 @@ fn wait_returns_when_the_intent_is_settled() {
     });
 }
 
-/// What is settled already, or waits for a person, is returned at once.
+/// An intent that is settled already, or waits for a person, is returned at once.
 #[test]
 fn wait_for_what_has_come_to_rest_returns_at_once() {
     let world = World::new();

@@ -13,7 +13,7 @@ fn text<'a>(line: &'a Value, name: &str) -> &'a str {
 }
 
 #[test]
-fn the_features_are_on() {
+fn features_of_serde_json_are_on() {
     let value: Value = serde_json::from_str(r#"{"b":1e2,"a":-0}"#).unwrap();
     assert!(["1e2", "1e+2"].iter().any(|n| value.to_string() == format!(r#"{{"b":{n},"a":-0}}"#)));
 }
@@ -37,7 +37,7 @@ fn key_vectors_are_met_bit_by_bit() {
 }
 
 #[test]
-fn every_error_vector_is_refused() {
+fn key_error_vectors_are_refused() {
     for line in lines(include_str!("../../vectors/idempotency_key_errors.jsonl")) {
         let error = IdempotencyKey::derive("t", "op", "e", 1, text(&line, "args_json"))
             .expect_err(text(&line, "why"));
