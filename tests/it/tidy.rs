@@ -113,7 +113,7 @@ fn level(module: &str) -> Option<usize> {
         "clock" | "lease" | "handler" | "event" => 1,
         "store" | "http" | "liveness" => 2,
         "outbox" | "relay" | "inbox" | "testing" => 3,
-        "lib" => 4,
+        "lib" | "guide" => 4,
         _ => return None,
     })
 }
@@ -148,13 +148,14 @@ fn is_known(from: &str, to: &str) -> bool {
     matches!((from, to), ("relay" | "inbox" | "testing", "outbox"))
 }
 
-/// Where a file of the store stands. What a relay does and what persons and applications do are two
-/// wings of one house: both stand on queries and tables, and neither on the other.
+/// Where a file of the store stands. Relays and persons have two wings of one house: both stand on
+/// transitions, queries and tables, and neither on the other.
 fn wing(file: &str) -> Option<(usize, &str)> {
     let (wing, _) = file.strip_prefix("store/")?.split_once('/').unwrap_or(("", ""));
     Some(match wing {
         "relay" | "verbs" => (3, wing),
         "query" => (2, wing),
+        "" if file == "store/transitions.rs" => (2, "transitions"),
         "tables" => (1, wing),
         _ => (0, wing),
     })
