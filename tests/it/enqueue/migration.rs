@@ -208,7 +208,7 @@ fn schema(conn: &Connection) -> Vec<String> {
     statement.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap()
 }
 
-/// What the next build does to a relay of this one: the attempt on the way is recorded, nothing more
+/// The next build stops a relay of this one: the attempt on the way is recorded, and nothing more
 /// is claimed, and the relay stops with the reason.
 #[test]
 fn migration_by_a_newer_build_stops_a_relay_after_its_attempt() {
