@@ -213,7 +213,10 @@ fn schema(conn: &Connection) -> Vec<String> {
 #[test]
 fn migration_by_a_newer_build_stops_a_relay_after_its_attempt() {
     let world = World::new();
-    let ids = [world.enqueue(&crate::support::world::pay("a")), world.enqueue(&crate::support::world::pay("b"))];
+    let ids = [
+        world.enqueue(&crate::support::world::pay("a")),
+        world.enqueue(&crate::support::world::pay("b")),
+    ];
     let newer = world.second();
     let path = world.path();
     let handler = crate::support::world::interrupted(

@@ -465,7 +465,7 @@ fn drain_with_many_workers_ends_and_can_be_stopped() {
 
 /// A drain with one worker used to send all it had claimed before it looked whether to stop.
 #[test]
-fn a_drain_with_one_worker_gives_back_at_a_stop_what_it_has_not_begun() {
+fn drain_with_one_worker_gives_back_at_a_stop_what_it_has_not_begun() {
     let world = World::new();
     for n in 0..3 {
         world.enqueue(&pay(&n.to_string()));
