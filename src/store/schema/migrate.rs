@@ -1,25 +1,25 @@
 //! Moving a file of an earlier build to this build's schema, in one transaction.
 //!
-//! Relays of the earlier build are told first, by a version they do not know: they claim nothing
-//! more, record what they have in flight, and stop.
+//! Relays of the earlier build stop first: the file says a version they do not know, so that they
+//! claim no more rows, record those they have in flight, and end.
 
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 
 use super::shape::{self, Object, is_same};
-use super::{Found, SCHEMA, VERSION, found};
+use super::version::{Found, SCHEMA, VERSION, found};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::columns;
 
-/// How long a migration waits for what living relays have in flight.
+/// How long a migration waits for rows that living relays have in flight.
 pub(crate) struct Waiting<'a> {
     pub at_most: Duration,
     /// Says whether the relay that signs its leases with this name is alive.
     pub is_alive: &'a dyn Fn(&str) -> bool,
 }
 
-/// One step from a version to the next, and the names of objects that it takes away.
+/// The change from a version to the next, and the names of objects that it removes.
 struct Migration {
     from: i64,
     /// Changes tables and their rows. Indexes, triggers and views are made anew from schema.sql.
@@ -50,7 +50,7 @@ pub(super) fn migrate(conn: &Connection, waiting: &Waiting<'_>) -> Result<()> {
     };
     conn.execute_batch("PRAGMA legacy_alter_table = OFF")?;
     if migrated.is_err() {
-        take_back(conn)?;
+        withdraw(conn)?;
     }
     migrated
 }
@@ -63,8 +63,8 @@ fn announce(conn: &Connection) -> Result<()> {
     Ok(())
 }
 
-/// Leaves the file to relays of its build, where it could not be migrated.
-fn take_back(conn: &Connection) -> Result<()> {
+/// Restores the version after a failed migration, so that relays of the file's build go on.
+fn withdraw(conn: &Connection) -> Result<()> {
     let sql = "UPDATE main.outbox_meta SET schema_version = -schema_version
                WHERE id = 1 AND schema_version BETWEEN ?1 AND -1";
     conn.execute(sql, [1 - VERSION])?;
@@ -87,16 +87,16 @@ fn attempt(conn: &Connection, waiting: &Waiting<'_>) -> Result<Option<String>> {
     if let Some(owner) = living_owner(&tx, waiting)? {
         return Ok(Some(owner));
     }
-    let steps: Vec<&Migration> = MIGRATIONS.iter().filter(|m| m.from >= version).collect();
-    let removed: Vec<&str> = steps.iter().flat_map(|step| step.removes).copied().collect();
+    let migrations: Vec<&Migration> = MIGRATIONS.iter().filter(|m| m.from >= version).collect();
+    let removed: Vec<&str> = migrations.iter().flat_map(|m| m.removes).copied().collect();
     let defined = shape::defined(SCHEMA)?;
     let is_ours =
         |name: &str| removed.contains(&name) || defined.iter().any(|object| object.name == name);
     let applications = dependents(&tx, is_ours)?;
     drop_all(&tx, is_ours)?;
-    for step in steps {
-        tx.execute_batch(step.sql).map_err(|error| {
-            Error::from(error).context(format_args!("migrating from version {}", step.from))
+    for Migration { from, sql, .. } in migrations {
+        tx.execute_batch(sql).map_err(|error| {
+            Error::from(error).context(format_args!("migrating from version {from}"))
         })?;
     }
     create_missing(&tx, &defined)?;
@@ -109,7 +109,7 @@ fn attempt(conn: &Connection, waiting: &Waiting<'_>) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// A relay that is alive and has claimed intents of which it has not said how they went.
+/// A relay that is alive and has intents in flight.
 fn living_owner(conn: &Connection, waiting: &Waiting<'_>) -> Result<Option<String>> {
     let mut statement =
         conn.prepare("SELECT DISTINCT owner FROM main.outbox_lease WHERE owner IS NOT NULL")?;
@@ -143,8 +143,8 @@ fn dependents(conn: &Connection, is_ours: impl Fn(&str) -> bool) -> Result<Vec<O
     Ok(found)
 }
 
-/// Drops our views, triggers and indexes, and the application's triggers on our tables: none of them
-/// may act while rows are moved.
+/// Drops our views, triggers and indexes, and the application's triggers on our tables: none of
+/// them may act while rows are moved.
 fn drop_all(conn: &Connection, is_ours: impl Fn(&str) -> bool) -> Result<()> {
     let applications: Vec<String> =
         dependents(conn, &is_ours)?.into_iter().map(|object| object.name).collect();
@@ -178,8 +178,8 @@ fn create_missing(conn: &Connection, objects: &[Object]) -> Result<()> {
     Ok(())
 }
 
-/// Compiles every kind of write to our tables, and with it the application's triggers: SQLite accepts
-/// one that names a column which is gone, and fails when it fires.
+/// Compiles every kind of write to our tables, and with it the application's triggers: SQLite
+/// accepts a trigger that names a column which is gone, and fails when it fires.
 fn compile_triggers(conn: &Connection, defined: &[Object]) -> Result<()> {
     for Object { name, .. } in defined.iter().filter(|object| object.kind == "table") {
         let mut statement = conn.prepare(
@@ -204,7 +204,7 @@ fn compile_triggers(conn: &Connection, defined: &[Object]) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// Every version has its step, so that a file of any earlier build finds its way.
+    /// Every version has its migration, so that a file of any earlier build finds its way.
     #[test]
     fn migrations_are_without_gaps() {
         let from: Vec<i64> = MIGRATIONS.iter().map(|migration| migration.from).collect();

@@ -2,6 +2,7 @@
 
 mod migrate;
 mod shape;
+mod version;
 
 use std::path::Path;
 
@@ -10,31 +11,21 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 use crate::error::{Error, ErrorKind, Result};
 
 pub(crate) use migrate::Waiting;
+pub(crate) use version::VERSION;
+use version::{Found, SCHEMA, found};
 
-/// The schema this build reads and writes.
-pub(crate) const VERSION: i64 = 2;
-
-const SCHEMA: &str = include_str!("../../../schema.sql");
-
-/// What `outbox_meta` says.
+/// The facts in `outbox_meta`.
 pub(crate) struct Meta {
     pub database_id: String,
     pub payload_max: usize,
 }
 
-/// What may be changed to open a file.
+/// The changes that opening a file may make.
 pub(crate) struct Opening<'a> {
     /// The tables may be created.
     pub create: bool,
     /// An older file may be migrated, which waits as this says; `None` refuses it.
     pub migrate: Option<Waiting<'a>>,
-}
-
-/// What a version number in `outbox_meta` means to this build.
-enum Found {
-    Current,
-    /// Also where a migration has begun and not ended.
-    Older(i64),
 }
 
 /// Creates the tables where there are none and that is allowed, migrates older ones where that is
@@ -51,7 +42,7 @@ pub(crate) fn ensure(conn: &Connection, path: &Path, opening: &Opening<'_>) -> R
         if let Found::Older(version) = found(conn)? {
             match &opening.migrate {
                 Some(waiting) => migrate::migrate(conn, waiting)?,
-                None => return Err(older(version)),
+                None => return Err(version::older(version)),
             }
         }
         shape::check(conn, SCHEMA)?;
@@ -84,40 +75,6 @@ fn has_meta(conn: &Connection) -> Result<bool> {
     let exists = "SELECT EXISTS (SELECT 1 FROM main.sqlite_schema
                                  WHERE type = 'table' AND name = 'outbox_meta')";
     Ok(conn.query_row(exists, [], |row| row.get(0))?)
-}
-
-/// What the version in the file means. A negative one says that a migration from it has begun.
-fn found(conn: &Connection) -> Result<Found> {
-    let version: Option<i64> = conn
-        .query_row("SELECT schema_version FROM main.outbox_meta WHERE id = 1", [], |row| row.get(0))
-        .optional()
-        .map_err(|error| {
-            let text = "outbox_meta is not sqlite-outbox's; rename that table or use another file";
-            Error::new(ErrorKind::Schema, text).with_source(error)
-        })?;
-    let text = match version {
-        Some(VERSION) => return Ok(Found::Current),
-        Some(older) if (1..VERSION).contains(&older.abs()) => {
-            return Ok(Found::Older(older.abs()));
-        }
-        Some(0) => "its outbox schema is version 0, which no build has written; restore \
-                    outbox_meta from a backup"
-            .to_owned(),
-        Some(newer) => format!(
-            "its outbox schema is version {}, this build knows up to {VERSION}; use a newer build",
-            newer.abs()
-        ),
-        None => "outbox_meta has no row; the file needs to be restored".to_owned(),
-    };
-    Err(Error::new(ErrorKind::Schema, text))
-}
-
-fn older(version: i64) -> Error {
-    let text = format!(
-        "its outbox schema is version {version} of an earlier build, this one needs {VERSION}; \
-         `outbox init`, or a relay of this build, migrates it"
-    );
-    Error::new(ErrorKind::Schema, text)
 }
 
 /// Refuses a file in which the application uses one of our names for something else.

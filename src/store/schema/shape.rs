@@ -1,5 +1,5 @@
-//! Whether a file's tables are as schema.sql defines them: compared by what they mean, because a
-//! migrated table has another text, and comments change.
+//! Compares a file's tables with schema.sql by meaning, because a migrated table has another text,
+//! and comments change.
 
 use rusqlite::Connection;
 
@@ -13,14 +13,14 @@ pub(super) struct Object {
     pub sql: String,
 }
 
-/// What a fresh file of this schema would hold.
+/// The objects of a fresh file of this schema.
 pub(super) fn defined(schema: &str) -> Result<Vec<Object>> {
     let fresh = Connection::open_in_memory()?;
     fresh.execute_batch(schema)?;
     objects(&fresh)
 }
 
-/// What a file holds, tables first.
+/// The objects of a file, tables first.
 pub(super) fn objects(conn: &Connection) -> Result<Vec<Object>> {
     let mut statement = conn.prepare(
         "SELECT type, name, sql FROM main.sqlite_schema
