@@ -1,7 +1,7 @@
 -- sqlite-outbox, schema version 2. SQLite 3.38 or newer.
 --
 -- This file is the contract for every language: a plain INSERT into `outbox` is a full enqueue.
--- Times are UTC milliseconds since 1970. Everything but `outbox` and `outbox_inbox` is written by the
+-- Times are UTC milliseconds since 1970. Everything but `outbox` and `outbox_inbox` is written by
 -- library alone.
 
 -- One row: which schema this is, which database, and the counter of fencing tokens.
@@ -32,9 +32,11 @@ CREATE TABLE main.outbox (
     method          TEXT    NOT NULL DEFAULT 'POST',
     content_type    TEXT    NOT NULL DEFAULT 'application/json',
     ordering_key    TEXT,
-    available_at    INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)),
+    available_at    INTEGER NOT NULL
+                    DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)),
     expires_at      INTEGER,
-    created_at      INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)),
+    created_at      INTEGER NOT NULL
+                    DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)),
     -- What carrying it out costs, in units of the application's choice; held against budgets.
     cost            INTEGER NOT NULL DEFAULT 0,
     -- The large ones are last: SQLite walks over every page of a value to reach what is behind it.
@@ -54,12 +56,13 @@ CREATE UNIQUE INDEX main.outbox_version
     ON outbox (tenant_id, operation, entity_id, intent_version) WHERE is_derived;
 
 -- One row for each unsettled intent that may act or waits for a person. `due_at` is the next
--- attempt while pending, the lease's expiry while in flight, the next look-up (or the end of its
+-- attempt while pending, the lease's expiry while in flight, the next lookup (or the end of its
 -- lease, where there is an owner) while unknown, and NULL while parked or queued.
 CREATE TABLE main.outbox_lease (
     id             INTEGER PRIMARY KEY,
     operation      TEXT    NOT NULL,
-    state          TEXT    NOT NULL CHECK (state IN ('pending', 'in_flight', 'unknown', 'needs_review', 'dead')),
+    state          TEXT    NOT NULL CHECK (
+        state IN ('pending', 'in_flight', 'unknown', 'needs_review', 'dead')),
     due_at         INTEGER,
     attempts       INTEGER NOT NULL DEFAULT 0,
     tries          INTEGER NOT NULL DEFAULT 0,
@@ -67,12 +70,12 @@ CREATE TABLE main.outbox_lease (
     token          INTEGER,
     owner          TEXT,
     claimed_at     INTEGER,
-    -- Names the last attempt, also after it has ended: its token, or a newer one since an attempt was
-    -- heard of, or found dead, after its lease was lost.
+    -- Names the last attempt, also after it has ended: its token, or a newer one since an attempt
+    -- reported, or was found dead, after its lease was lost.
     last_token     INTEGER,
-    -- Look-ups of what became of it, since it is in doubt.
+    -- Lookups of its result, since it is in doubt.
     lookups        INTEGER NOT NULL DEFAULT 0,
-    -- Since when somebody wants no further attempt, although it was too late to withdraw it.
+    -- Since when a cancellation is requested, although it was too late to withdraw it.
     cancel_requested_at INTEGER,
     -- When it would be due, while it is queued behind another row of its ordering key.
     resume_at      INTEGER,
@@ -86,7 +89,8 @@ CREATE TABLE main.outbox_lease (
     CHECK (state = 'unknown' OR (state = 'in_flight') = (owner IS NOT NULL))
 ) STRICT;
 
-CREATE INDEX main.outbox_lease_due ON outbox_lease (operation, state, due_at, id) WHERE due_at IS NOT NULL;
+CREATE INDEX main.outbox_lease_due ON outbox_lease (operation, state, due_at, id)
+    WHERE due_at IS NOT NULL;
 CREATE INDEX main.outbox_lease_parked ON outbox_lease (state, id) WHERE due_at IS NULL;
 
 -- Attempts whose lease was lost and of which nothing was heard since: while their relay is alive
@@ -192,7 +196,7 @@ CREATE TABLE main.outbox_operation (
     -- what was created, so that no two intents can have one.
     reconciles    INTEGER NOT NULL DEFAULT 0 CHECK (reconciles IN (0, 1)),
     binds_ids     INTEGER NOT NULL DEFAULT 0 CHECK (binds_ids IN (0, 1)),
-    -- Why it stands still, since when, and until when; NULL in paused_until waits for somebody.
+    -- Why it is paused, since when, and until when; NULL in paused_until waits for a person.
     paused_kind     TEXT CHECK (paused_kind IN ('operator', 'auth', 'breaker')),
     paused_until    INTEGER,
     paused_since    INTEGER,
@@ -257,7 +261,8 @@ CREATE TABLE main.outbox_inbox (
     source     TEXT    NOT NULL,
     message_id TEXT    NOT NULL,
     result     TEXT    DEFAULT '',
-    handled_at INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)),
+    handled_at INTEGER NOT NULL
+                    DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)),
     PRIMARY KEY (source, message_id)
 ) STRICT, WITHOUT ROWID;
 
@@ -288,11 +293,14 @@ BEGIN
     SELECT CASE
         WHEN NEW.id <> -1
             THEN RAISE(ABORT, 'outbox.id: leave it out, it is assigned')
-        WHEN typeof(NEW.tenant_id) <> 'text' OR length(NEW.tenant_id) > 255 OR instr(NEW.tenant_id, char(0))
-            THEN RAISE(ABORT, 'outbox.tenant_id: must be text of at most 255 characters without NUL')
+        WHEN typeof(NEW.tenant_id) <> 'text' OR length(NEW.tenant_id) > 255
+             OR instr(NEW.tenant_id, char(0))
+            THEN RAISE(ABORT,
+                'outbox.tenant_id: must be text of at most 255 characters without NUL')
         WHEN typeof(NEW.operation) <> 'text' OR length(NEW.operation) NOT BETWEEN 1 AND 128
              OR NEW.operation GLOB '*[^-A-Za-z0-9_./]*'
-            THEN RAISE(ABORT, 'outbox.operation: must be 1 to 128 letters, digits or any of _ . / -')
+            THEN RAISE(ABORT,
+                'outbox.operation: must be 1 to 128 letters, digits or any of _ . / -')
         WHEN typeof(NEW.entity_id) <> 'text' OR length(NEW.entity_id) NOT BETWEEN 1 AND 1024
              OR instr(NEW.entity_id, char(0))
             THEN RAISE(ABORT, 'outbox.entity_id: must be text of 1 to 1024 characters without NUL')
@@ -303,16 +311,20 @@ BEGIN
              OR NEW.idempotency_key GLOB '*[^!-~]*'
             THEN RAISE(ABORT, 'outbox.idempotency_key: must be 1 to 255 visible ASCII characters')
         WHEN NEW.args_hash IS NOT NULL
-             AND (typeof(NEW.args_hash) <> 'text' OR length(NEW.args_hash) <> 64 OR NEW.args_hash GLOB '*[^0-9a-f]*')
+             AND (typeof(NEW.args_hash) <> 'text' OR length(NEW.args_hash) <> 64
+                   OR NEW.args_hash GLOB '*[^0-9a-f]*')
             THEN RAISE(ABORT, 'outbox.args_hash: must be NULL or SHA-256 as 64 hexadecimal digits')
         WHEN NEW.endpoint IS NOT NULL
              AND (typeof(NEW.endpoint) <> 'text' OR length(NEW.endpoint) > 2048
                   OR NEW.endpoint GLOB '*[^!-~]*'
-                  OR NOT (lower(NEW.endpoint) GLOB 'http://?*' OR lower(NEW.endpoint) GLOB 'https://?*')
+                  OR NOT (lower(NEW.endpoint) GLOB 'http://?*'
+                           OR lower(NEW.endpoint) GLOB 'https://?*')
                   OR instr(NEW.endpoint, '#')
                   OR instr(substr(NEW.endpoint, instr(NEW.endpoint, '://') + 3), '@') BETWEEN 1
-                     AND instr(replace(substr(NEW.endpoint, instr(NEW.endpoint, '://') + 3), '?', '/') || '/', '/'))
-            THEN RAISE(ABORT, 'outbox.endpoint: must be NULL or an http(s) URL of at most 2048 ASCII characters without user name and fragment')
+                     AND instr(replace(substr(NEW.endpoint, instr(NEW.endpoint, '://') + 3),
+                                       '?', '/') || '/', '/'))
+            THEN RAISE(ABORT,
+                'outbox.endpoint: must be NULL or an http(s) URL of at most 2048 ASCII characters without user name and fragment')
         WHEN NEW.method IS NULL OR NEW.method NOT IN ('POST', 'PUT', 'PATCH', 'DELETE', 'GET')
             THEN RAISE(ABORT, 'outbox.method: must be POST, PUT, PATCH, DELETE or GET')
         WHEN typeof(NEW.content_type) <> 'text' OR length(NEW.content_type) NOT BETWEEN 3 AND 255
@@ -322,7 +334,8 @@ BEGIN
             THEN RAISE(ABORT, 'outbox.payload: must be text without NUL')
         WHEN length(CAST(NEW.payload AS BLOB)) > (SELECT payload_max FROM outbox_meta)
             THEN RAISE(ABORT, 'outbox.payload: longer than outbox_meta.payload_max bytes')
-        WHEN (lower(NEW.content_type) GLOB 'application/json*' OR lower(NEW.content_type) GLOB '*+json*')
+        WHEN (lower(NEW.content_type) GLOB 'application/json*'
+              OR lower(NEW.content_type) GLOB '*+json*')
              AND NOT (NEW.payload = '' AND NEW.method IN ('GET', 'DELETE'))
              AND NOT json_valid(NEW.payload)
             THEN RAISE(ABORT, 'outbox.payload: not valid JSON, which content_type says it is')
@@ -332,27 +345,38 @@ BEGIN
              OR EXISTS (SELECT 1 FROM json_each(NEW.headers) WHERE type <> 'text'))
             THEN RAISE(ABORT, 'outbox.headers: must be a JSON object of strings')
         WHEN NEW.ordering_key IS NOT NULL
-             AND (typeof(NEW.ordering_key) <> 'text' OR length(NEW.ordering_key) NOT BETWEEN 1 AND 255
+             AND (typeof(NEW.ordering_key) <> 'text'
+                   OR length(NEW.ordering_key) NOT BETWEEN 1 AND 255
                   OR instr(NEW.ordering_key, char(0)))
-            THEN RAISE(ABORT, 'outbox.ordering_key: must be NULL or text of 1 to 255 characters without NUL')
-        WHEN typeof(NEW.created_at) <> 'integer' OR NEW.created_at NOT BETWEEN 1000000000000 AND 99999999999999
-            THEN RAISE(ABORT, 'outbox.created_at: must be UTC milliseconds, not seconds or microseconds')
-        WHEN typeof(NEW.available_at) <> 'integer' OR NEW.available_at NOT BETWEEN 1000000000000 AND 99999999999999
-            THEN RAISE(ABORT, 'outbox.available_at: must be UTC milliseconds, not seconds or microseconds')
+            THEN RAISE(ABORT,
+                'outbox.ordering_key: must be NULL or text of 1 to 255 characters without NUL')
+        WHEN typeof(NEW.created_at) <> 'integer'
+             OR NEW.created_at NOT BETWEEN 1000000000000 AND 99999999999999
+            THEN RAISE(ABORT,
+                'outbox.created_at: must be UTC milliseconds, not seconds or microseconds')
+        WHEN typeof(NEW.available_at) <> 'integer'
+             OR NEW.available_at NOT BETWEEN 1000000000000 AND 99999999999999
+            THEN RAISE(ABORT,
+                'outbox.available_at: must be UTC milliseconds, not seconds or microseconds')
         WHEN NEW.expires_at IS NOT NULL
-             AND (typeof(NEW.expires_at) <> 'integer' OR NEW.expires_at NOT BETWEEN 1000000000000 AND 99999999999999)
-            THEN RAISE(ABORT, 'outbox.expires_at: must be NULL or UTC milliseconds, not seconds or microseconds')
+             AND (typeof(NEW.expires_at) <> 'integer'
+                   OR NEW.expires_at NOT BETWEEN 1000000000000 AND 99999999999999)
+            THEN RAISE(ABORT,
+                'outbox.expires_at: must be NULL or UTC milliseconds, not seconds or microseconds')
         WHEN typeof(NEW.cost) <> 'integer' OR NEW.cost < 0
             THEN RAISE(ABORT, 'outbox.cost: must be an integer of 0 or more')
         WHEN NEW.expires_at <= NEW.available_at
             THEN RAISE(ABORT, 'outbox.expires_at: must be after available_at')
         WHEN EXISTS (SELECT 1 FROM outbox
                      WHERE tenant_id = NEW.tenant_id AND idempotency_key = NEW.idempotency_key)
-            THEN RAISE(ABORT, 'outbox.idempotency_key: already used by this tenant; the intent is there')
+            THEN RAISE(ABORT,
+                'outbox.idempotency_key: already used by this tenant; the intent is there')
         WHEN NEW.is_derived AND EXISTS (SELECT 1 FROM outbox
-                     WHERE tenant_id = NEW.tenant_id AND operation = NEW.operation AND entity_id = NEW.entity_id
+                     WHERE tenant_id = NEW.tenant_id AND operation = NEW.operation
+                       AND entity_id = NEW.entity_id
                        AND intent_version = NEW.intent_version AND is_derived)
-            THEN RAISE(ABORT, 'outbox.intent_version: exists with other arguments; a change needs a new version')
+            THEN RAISE(ABORT,
+                'outbox.intent_version: exists with other arguments; a change needs a new version')
     END;
 END;
 
@@ -361,12 +385,16 @@ BEGIN
     SELECT CASE
         WHEN typeof(NEW.source) <> 'text' OR length(NEW.source) NOT BETWEEN 1 AND 255
              OR instr(NEW.source, char(0))
-            THEN RAISE(ABORT, 'outbox_inbox.source: must be text of 1 to 255 characters without NUL')
+            THEN RAISE(ABORT,
+                'outbox_inbox.source: must be text of 1 to 255 characters without NUL')
         WHEN typeof(NEW.message_id) <> 'text' OR length(NEW.message_id) NOT BETWEEN 1 AND 1024
              OR instr(NEW.message_id, char(0))
-            THEN RAISE(ABORT, 'outbox_inbox.message_id: must be text of 1 to 1024 characters without NUL')
-        WHEN typeof(NEW.handled_at) <> 'integer' OR NEW.handled_at NOT BETWEEN 1000000000000 AND 99999999999999
-            THEN RAISE(ABORT, 'outbox_inbox.handled_at: must be UTC milliseconds, not seconds or microseconds')
+            THEN RAISE(ABORT,
+                'outbox_inbox.message_id: must be text of 1 to 1024 characters without NUL')
+        WHEN typeof(NEW.handled_at) <> 'integer'
+             OR NEW.handled_at NOT BETWEEN 1000000000000 AND 99999999999999
+            THEN RAISE(ABORT,
+                'outbox_inbox.handled_at: must be UTC milliseconds, not seconds or microseconds')
     END;
 END;
 
@@ -400,7 +428,8 @@ BEGIN
     WHERE o.id = (SELECT k.id FROM outbox_keyed k
                   WHERE k.tenant_id = OLD.tenant_id AND k.ordering_key = OLD.ordering_key
                   ORDER BY k.position, k.id LIMIT 1)
-    ON CONFLICT (id) DO UPDATE SET due_at = coalesce(outbox_lease.resume_at, excluded.due_at), resume_at = NULL
+    ON CONFLICT (id) DO UPDATE
+    SET due_at = coalesce(outbox_lease.resume_at, excluded.due_at), resume_at = NULL
     WHERE state = 'pending' AND outbox_lease.due_at IS NULL AND excluded.due_at IS NOT NULL;
 END;
 
@@ -411,9 +440,11 @@ WHEN NOT (
     AND NEW.id = OLD.id AND NEW.tenant_id = OLD.tenant_id AND NEW.operation = OLD.operation
     AND NEW.entity_id = OLD.entity_id AND NEW.intent_version = OLD.intent_version
     AND NEW.idempotency_key = OLD.idempotency_key AND NEW.args_hash IS OLD.args_hash
-    AND NEW.endpoint IS OLD.endpoint AND NEW.method = OLD.method AND NEW.content_type = OLD.content_type
+    AND NEW.endpoint IS OLD.endpoint AND NEW.method = OLD.method
+    AND NEW.content_type = OLD.content_type
     AND NEW.ordering_key IS OLD.ordering_key AND NEW.available_at = OLD.available_at
-    AND NEW.expires_at IS OLD.expires_at AND NEW.created_at = OLD.created_at AND NEW.cost = OLD.cost)
+    AND NEW.expires_at IS OLD.expires_at AND NEW.created_at = OLD.created_at
+    AND NEW.cost = OLD.cost)
 BEGIN
     SELECT RAISE(ABORT, 'outbox: an intent is frozen; enqueue a new version');
 END;

@@ -1,11 +1,11 @@
-//! What the connection of a caller must be for its writes and ours to be one.
+//! Checks of a caller's connection, so that its writes and the outbox's are atomic together.
 
 use rusqlite::Connection;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::connection::is_same_file;
 
-/// Refuses a connection on which what is written would not be atomic with the caller's writes.
+/// Refuses a connection whose writes to the outbox would not be atomic with the caller's own.
 pub(crate) fn check_transaction(conn: &Connection, ours: &str) -> Result<()> {
     let theirs = conn.path().unwrap_or("");
     if !is_same_file(ours, theirs) {
@@ -17,9 +17,9 @@ pub(crate) fn check_transaction(conn: &Connection, ours: &str) -> Result<()> {
         return Err(Error::new(ErrorKind::WrongFile, text));
     }
     if conn.is_autocommit() {
-        let text = "the connection is not in a transaction, so nothing would be atomic with \
-                    your writes; BEGIN IMMEDIATE first (if you did, SQLite has rolled it back after \
-                    an earlier error)";
+        let text = "the connection is not in a transaction, so nothing would be atomic with your \
+                    writes; BEGIN IMMEDIATE first (if you did, SQLite has rolled it back after an \
+                    earlier error)";
         return Err(Error::new(ErrorKind::NoTransaction, text));
     }
     Ok(())
@@ -31,8 +31,8 @@ pub(crate) fn check_durability(conn: &Connection) -> Result<bool> {
     let mut statement = conn.prepare_cached("PRAGMA main.synchronous")?;
     match statement.query_row([], |row| row.get::<_, i64>(0))? {
         0 => {
-            let text = "the connection runs synchronous=OFF, under which a crash can lose the commit \
-                        or corrupt the file; set PRAGMA synchronous=FULL";
+            let text = "the connection runs synchronous=OFF, under which a crash can lose the \
+                        commit or corrupt the file; set PRAGMA synchronous=FULL";
             Err(Error::new(ErrorKind::NotDurable, text))
         }
         level => Ok(level < 2),

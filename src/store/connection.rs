@@ -21,7 +21,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const POOL_SIZE: u32 = 8;
 
 /// Opens the first connection, so that a wrong path is reported at once and not after the pool's
-/// time-out. Returns the file's name as SQLite resolves it.
+/// timeout. Returns the file's name as SQLite resolves it.
 pub(crate) fn open_first(path: &Path, create: bool) -> Result<(Connection, String)> {
     let shown = path.display();
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -41,7 +41,7 @@ pub(crate) fn open_first(path: &Path, create: bool) -> Result<(Connection, Strin
     let pages: i64 =
         conn.query_row("PRAGMA main.page_count", [], |row| row.get(0)).map_err(doing)?;
     if pages == 0 {
-        // Only possible before the first table: deleted rows give their pages back step by step.
+        // Only possible before the first table: deleted rows give their pages back a few at a time.
         conn.execute_batch("PRAGMA main.auto_vacuum = INCREMENTAL").map_err(doing)?;
     }
     switch_to_wal(&conn).map_err(|e| e.context(shown))?;
@@ -71,7 +71,7 @@ pub(crate) fn check_out(pool: &Pool) -> Result<PooledConnection> {
     pool.get().map_err(|error| pool_error(&error))
 }
 
-/// A connection outside the pool, for whoever keeps one for long.
+/// A connection outside the pool, for a relay or a watch that keeps it for long.
 pub(crate) fn open_own(path: &Path) -> Result<Connection> {
     let conn = Connection::open_with_flags(path, LATER)?;
     configure(&conn)?;
@@ -84,8 +84,8 @@ pub(crate) enum Reader {
     Own(Connection),
 }
 
-/// A reader never waits for the pool: whoever holds its connections may be waiting for the write
-/// lock, and the holder of that lock may be the one that reads.
+/// A reader never waits for the pool: the threads that hold its connections may be waiting for the
+/// write lock, and the holder of that lock may be the thread that reads.
 pub(crate) fn reader(pool: &Pool, path: &Path) -> Result<Reader> {
     match pool.try_get() {
         Some(conn) => Ok(Reader::Pooled(conn)),
@@ -123,7 +123,8 @@ pub(crate) fn is_same_file(ours: &str, theirs: &str) -> bool {
     ours.file_name() == theirs.file_name() && folder.is_some() && folder == identity(their_folder)
 }
 
-/// What tells a file or folder from another of the same name; `None` where there is none any more.
+/// The identity of a file or folder, which another of the same name has not; `None` where there
+/// is no such file.
 /// On Unix nothing is opened for it, so no POSIX lock of SQLite's is dropped.
 pub(crate) fn identity(path: impl AsRef<Path>) -> Option<FileId> {
     file_id::get_file_id(path).ok()

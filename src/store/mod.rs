@@ -1,7 +1,7 @@
 //! All SQL. Each statement stands beside the function that binds it.
 //!
-//! The relay's wing and the verbs' wing stand on `transitions`, the one place where intents move; all
-//! of them on `query`, `tables` and `columns`.
+//! The relay's wing and the verbs' wing stand on `transitions`, the one place where intents move;
+//! all of them on `query`, `tables` and `columns`.
 
 mod caller;
 mod columns;

@@ -97,12 +97,12 @@ fn no_hot_statement_scans_or_sorts() {
     ] {
         for (statistics, conn) in files() {
             let plan = plan(&conn, sql);
-            let told = format!("{name} after {statistics:?}: {plan:#?}");
-            assert!(plan.iter().any(|line| line.contains(index)), "{told}");
+            let described = format!("{name} after {statistics:?}: {plan:#?}");
+            assert!(plan.iter().any(|line| line.contains(index)), "{described}");
             for line in &plan {
                 // What is read of a result that is one row already is no scan of a table.
                 let is_scan = line.starts_with("SCAN") && line.contains("outbox");
-                assert!(!is_scan && !line.contains("TEMP B-TREE"), "{told}");
+                assert!(!is_scan && !line.contains("TEMP B-TREE"), "{described}");
             }
         }
     }
@@ -112,16 +112,17 @@ fn no_hot_statement_scans_or_sorts() {
 #[test]
 fn an_insert_looks_up_what_it_guards() {
     for (statistics, conn) in files() {
-        let steps = |entity: i64| -> i64 {
+        let scanned = |entity: i64| -> i64 {
             let mut statement = conn
                 .prepare(
-                    "INSERT INTO outbox (operation, entity_id, idempotency_key, payload, ordering_key)
+                    "INSERT INTO outbox
+                         (operation, entity_id, idempotency_key, payload, ordering_key)
                      VALUES ('pay', ?1, 'new' || ?1, '{}', 'o1')",
                 )
                 .unwrap();
             statement.execute([entity]).unwrap();
             i64::from(statement.get_status(rusqlite::StatementStatus::FullscanStep))
         };
-        assert_eq!(steps(1000) + steps(1001), 0, "after {statistics:?}");
+        assert_eq!(scanned(1000) + scanned(1001), 0, "after {statistics:?}");
     }
 }

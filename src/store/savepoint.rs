@@ -4,8 +4,8 @@ use rusqlite::Connection;
 
 use crate::error::{Error, Result};
 
-/// Runs `f` inside a savepoint of the caller's transaction, and leaves no savepoint behind. One of
-/// the caller's may have the same name: SQLite means the innermost.
+/// Runs `f` inside a savepoint of the caller's transaction, and leaves no savepoint behind. A
+/// savepoint of the caller may have the same name: SQLite means the innermost.
 pub(crate) fn all_or_nothing<T, E: From<Error>>(
     conn: &Connection,
     f: impl FnOnce() -> Result<T, E>,
@@ -18,7 +18,7 @@ pub(crate) fn all_or_nothing<T, E: From<Error>>(
     Ok(value)
 }
 
-/// Takes everything since the savepoint back, also while unwinding.
+/// Rolls back everything since the savepoint, also while unwinding.
 struct Undo<'a>(&'a Connection);
 
 impl Drop for Undo<'_> {

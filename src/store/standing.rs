@@ -1,4 +1,4 @@
-//! Where one intent stands, read from the small tables in one query.
+//! The standing of one intent, read from the small tables in one query.
 
 use rusqlite::{Connection, OptionalExtension};
 
@@ -41,10 +41,11 @@ impl Standing {
         }
     }
 
-    /// The refusal of a verb as an error that names the intent and its status.
-    pub fn refused(&self, refusal: Refusal) -> Error {
-        let text = format!("intent {} is {}: {}", self.id, self.status, refusal.why);
-        Error::new(refusal.kind, text)
+    /// Passes on what a verb is allowed, or its refusal as an error with the intent and its status.
+    pub fn allowed<T>(&self, verb: Result<T, Refusal>) -> Result<T> {
+        verb.map_err(|Refusal { kind, why }| {
+            Error::new(kind, format!("intent {} is {}: {why}", self.id, self.status))
+        })
     }
 
     /// The row is not where this transaction has read it: the tables were changed by hand.

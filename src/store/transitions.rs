@@ -1,5 +1,5 @@
-//! The one place where intents move: a decision is applied to a row under the claim it was made for,
-//! with its event, receipt, counts, bindings and place in line.
+//! The one place where intents move: a decision is applied to a row under the claim it was made
+//! for, with its event, receipt, counts, bindings and place in line.
 //!
 //! Relays, persons, webhooks and applications all come here with a decision of `core`.
 
@@ -33,7 +33,7 @@ pub(crate) struct Row<'a> {
     pub token: Option<i64>,
     /// A row that is queued behind another of its ordering key may have no lease row.
     pub has_lease: bool,
-    /// What the caller's own configuration says of a dead row; the stored contract may be stricter.
+    /// The caller's own configuration for a dead row; the stored contract may be stricter.
     pub on_dead: OnDead,
     /// The delivery, where a relay holds it: what is known of the intent already.
     pub delivery: Option<&'a Delivery>,
@@ -232,9 +232,9 @@ impl<'a> Transitions<'a> {
         Ok(true)
     }
 
-    /// Puts on record a success of an intent that is settled already: nothing changes, but its id may
-    /// say that the effect happened twice. `known` is the id on record. A webhook that repeats what is
-    /// known leaves no event.
+    /// Puts on record a success of an intent that is settled already: the row stays as it is, but
+    /// the success's id may say that the effect happened twice. `known` is the id on record. A
+    /// webhook that repeats a known success leaves no event.
     pub fn beside_settled(
         &mut self,
         row: Row<'_>,
@@ -274,8 +274,8 @@ impl<'a> Transitions<'a> {
         Ok(other.map(|other| binding::taken(row.id, id, other)))
     }
 
-    /// Another id under which the provider knows the row, where this one is news: it was carried out
-    /// twice.
+    /// Another id under which the provider knows the row, where `id` is new: the intent was carried
+    /// out twice.
     pub fn other_id<'i>(
         &mut self,
         row: Row<'_>,
@@ -283,7 +283,7 @@ impl<'a> Transitions<'a> {
         id: Option<&'i str>,
     ) -> Result<Option<(String, &'i str)>> {
         let Some(id) = id else { return Ok(None) };
-        // A relay asks for bound ids only where its operation binds them: this runs on every success.
+        // A relay reads bound ids only where its operation binds them: every success comes here.
         let asks_bindings = match self.author {
             Author::Actor(_) => true,
             Author::Relay(_) => self.contract(row.operation)?.is_some_and(|c| c.binds),
@@ -342,7 +342,7 @@ impl<'a> Transitions<'a> {
     {
         let (actor, reason, token) = match self.author {
             Author::Relay(owner) => (owner, None, row.token),
-            // The claim that a person's word ends is not the person's.
+            // The claim that a person's verb ends is not the person's.
             Author::Actor(actor) => (actor.name(), actor.why(), None),
         };
         NewEvent {
@@ -363,8 +363,8 @@ impl<'a> Transitions<'a> {
     }
 }
 
-/// A relay does not overwrite a proof of success that came late: the row is settled with that proof.
-/// A person's decision ends it. A decision without a failure keeps the last one.
+/// A relay does not overwrite a proof of success that came late: the row is settled with that
+/// proof. A person's decision ends it. A decision without a failure keeps the last one.
 pub(crate) const PARK: &str = "
     UPDATE main.outbox_lease
     SET state = :status, due_at = :due_at, attempts = :attempts, tries = :tries, lost = :lost,

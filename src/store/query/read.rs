@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::store::columns::{counter, lossy, lossy_option};
 use crate::store::tables::settled::DUPLICATE_EFFECT;
 
-/// One intent with its receipt.
+/// The intent with this row id, and its receipt.
 pub(crate) fn entry(conn: &Connection, id: i64) -> Result<Option<Entry>> {
     let Some(mut entry) = bare_entry(conn, id)? else { return Ok(None) };
     if entry.status.is_settled() {
@@ -24,7 +24,7 @@ pub(crate) fn entry(conn: &Connection, id: i64) -> Result<Option<Entry>> {
     Ok(Some(entry))
 }
 
-/// What will be sent, without what may be secret: no payload, and no header's value.
+/// Reads the request without what may be secret: no payload, and no header's value.
 fn read_request(conn: &Connection, entry: &mut Entry) -> Result<()> {
     let mut statement = conn.prepare_cached(
         "SELECT o.method, o.content_type, length(CAST(o.payload AS BLOB)), o.headers, o.expires_at,
@@ -74,8 +74,8 @@ pub(crate) fn list(conn: &Connection, filter: &Filter) -> Result<Vec<Entry>> {
 fn bare_entry(conn: &Connection, id: i64) -> Result<Option<Entry>> {
     let mut statement = conn.prepare_cached(
         "SELECT id, tenant_id, operation, entity_id, intent_version, idempotency_key, endpoint,
-                ordering_key, status, attempts, next_attempt_at, locked_until, locked_by, last_error,
-                downstream_id, created_at, finished_at, registered, next_lookup_at
+                ordering_key, status, attempts, next_attempt_at, locked_until, locked_by,
+                last_error, downstream_id, created_at, finished_at, registered, next_lookup_at
          FROM main.outbox_status WHERE id = ?1",
     )?;
     let found = statement.query_row([id], |row| {
@@ -171,7 +171,8 @@ pub(crate) fn ids(conn: &Connection, filter: &Filter) -> Result<Vec<i64>> {
 pub(crate) fn stats(conn: &Connection, now: i64) -> Result<Vec<OperationStats>> {
     let mut all: BTreeMap<String, OperationStats> = BTreeMap::new();
     let mut statement = conn.prepare_cached(
-        "SELECT operation, state, count(*), min(CASE WHEN state = 'pending' AND due_at <= ?1 THEN due_at END)
+        "SELECT operation, state, count(*),
+                min(CASE WHEN state = 'pending' AND due_at <= ?1 THEN due_at END)
          FROM main.outbox_lease GROUP BY operation, state
          UNION ALL
          SELECT o.operation, 'pending', count(*), NULL

@@ -1,4 +1,4 @@
-//! Waiting for an intent to come to rest, across processes.
+//! Waiting for an intent to be settled, across processes.
 
 use rusqlite::Connection;
 

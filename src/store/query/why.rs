@@ -75,7 +75,7 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<Shard>, now: i64) ->
     Ok(Why::next(candidate.facts.lost > 0))
 }
 
-/// What its operation has against it.
+/// The rule of the row's operation that keeps the row back: a pause, a limit, or the row's turn.
 fn held_back(
     conn: &Connection,
     row: &Waiting,
@@ -133,7 +133,7 @@ fn due(
     Ok((number(counts.0), number(counts.1)))
 }
 
-/// What the small tables say about an intent.
+/// An intent as the small tables have it.
 struct Waiting {
     id: i64,
     operation: String,

@@ -1,4 +1,4 @@
-//! Taking due rows under a lease.
+//! Claiming due rows under a lease.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(crate) struct ClaimRequest<'a> {
     pub holds_nothing: bool,
 }
 
-/// What a claim found.
+/// The result of a claim.
 #[derive(Debug, Default)]
 pub(crate) struct Claimed {
     pub deliveries: Vec<Arc<Delivery>>,
@@ -46,7 +46,7 @@ pub(crate) struct Claimed {
     pub solo_next: bool,
 }
 
-/// What became of one due row.
+/// The result for a single due row.
 enum Tried {
     Claimed(Arc<Delivery>),
     /// The row waits for a person, or is settled.
@@ -76,7 +76,7 @@ struct Room {
     passed_over: usize,
 }
 
-/// One claim defers hardly more rows of tenants whose budget is used up.
+/// A claim defers hardly more rows than this of tenants whose budget is used up.
 const DEFERRED_MAX: usize = 500;
 
 impl RelayTx<'_> {

@@ -2,17 +2,17 @@
 
 use crate::core::flow::{Closed, Gate};
 
-/// Whether the downstream may be asked now.
+/// Whether a lookup may ask the downstream now.
 pub(crate) fn may_look_up(gate: &Gate) -> bool {
     !matches!(gate, Gate::Closed { why: Closed::Paused(_) | Closed::Throttled, .. })
 }
 
-/// Whether a look-up of this shard is due.
+/// Whether a lookup of this shard is due.
 pub(crate) const HAS_LOOKUP: &str = "
     SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
                    WHERE operation = ?1 AND state = 'unknown' AND due_at <= ?2 AND id % ?3 = ?4)";
 
-/// When the next one is.
+/// When the next lookup of this shard is due.
 pub(crate) const NEXT_LOOKUP: &str = "
     SELECT (SELECT due_at FROM main.outbox_lease INDEXED BY outbox_lease_due
             WHERE operation = ?1 AND state = 'unknown' AND due_at IS NOT NULL AND id % ?2 = ?3

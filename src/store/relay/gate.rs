@@ -1,4 +1,4 @@
-//! Whether an operation may send in a relay's transaction, and what an outcome does to that.
+//! The gate of an operation in a relay's transaction, and how outcomes open and close it.
 
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -40,14 +40,14 @@ impl RelayTx<'_> {
     pub(super) fn gate(&mut self, rules: &Rules, shard: Shard) -> Result<Gate> {
         let (conn, now, operation) = (self.conn, self.now, rules.operation.as_str());
         if let Some(ended) = self.flow(operation)?.end_pause(now) {
-            let by = Actor::new("relay").reason("its time was over");
-            pause::insert_move(conn, operation, FlowMove::Resumed, Some(&ended), &by, now)?;
+            let actor = Actor::new("relay").reason("its time was over");
+            pause::insert_move(conn, operation, FlowMove::Resumed, Some(&ended), &actor, now)?;
         }
         let flow = self.flow(operation)?.clone();
         let left = self.ledger(operation)?.left(conn, shard)?;
         let gate = pause::gate_of(conn, operation, &flow, &left, now)?;
         if let Gate::Closed { why: Closed::Paused(_) | Closed::Throttled, .. } = &gate {
-            // Another relay may have found out: deliveries that wait for a worker here must go back.
+            // Another relay may have closed the gate: unstarted deliveries here must be released.
             self.stopped.insert(operation.to_owned());
         }
         Ok(gate)
@@ -104,7 +104,7 @@ impl RelayTx<'_> {
         let before = flow.pause.clone();
         let moved = flow.on_outcome(&heard, rules.breaker_after, draw);
         if flow.throttled_until.is_some_and(|until| until > draw.now) {
-            // Deliveries that wait for a worker must not be sent now.
+            // Deliveries that no worker has started must not be sent now.
             self.stopped.insert(operation.to_owned());
         }
         let Some(moved) = moved else { return Ok(()) };
@@ -113,8 +113,8 @@ impl RelayTx<'_> {
             (FlowMove::Paused, Some(pause)) => pause.reason.as_str(),
             _ => "the downstream answers again",
         };
-        let by = Actor::new(self.owner).reason(reason);
-        pause::insert_move(self.conn, operation, moved, pause.as_ref(), &by, draw.now)?;
+        let actor = Actor::new(self.owner).reason(reason);
+        pause::insert_move(self.conn, operation, moved, pause.as_ref(), &actor, draw.now)?;
         if moved == FlowMove::Paused {
             log::warn!("operation {operation:?} is paused: {reason}");
             self.stopped.insert(operation.to_owned());

@@ -1,4 +1,4 @@
-//! Leases after the claim: renewed, given back, taken back.
+//! Leases after the claim: renewed, released, recovered.
 
 use rusqlite::named_params;
 
@@ -14,7 +14,7 @@ use crate::store::tables::candidate::{FACTS, facts_columns, read_facts};
 use crate::store::tables::lost_lease;
 use crate::store::transitions::Row;
 
-/// How many expired leases of one operation one transaction takes back.
+/// The most expired leases of one operation that one transaction recovers.
 const RECOVER_MAX: i64 = 100;
 
 impl RelayTx<'_> {
@@ -28,7 +28,7 @@ impl RelayTx<'_> {
         Ok(statement.execute((delivery.id, delivery.token, expires_at))? == 1)
     }
 
-    /// Gives back a row that no worker has started; the attempt or the lookup is not counted.
+    /// Releases a row that no worker has started; the attempt or the lookup is not counted.
     pub fn release(&mut self, held: &Held) -> Result<bool> {
         match held {
             Held::Send(delivery) => self.release_send(delivery),
@@ -51,7 +51,7 @@ impl RelayTx<'_> {
         Ok(false)
     }
 
-    /// Takes back leases of one operation that ran out. The relays that held them may have sent.
+    /// Recovers rows of one operation whose leases ran out. Their relays may have sent them.
     pub fn recover(&mut self, rules: &Rules) -> Result<usize> {
         let expired = self.expired(&rules.operation)?;
         for lost in &expired {
@@ -70,7 +70,7 @@ impl RelayTx<'_> {
         Ok(expired.len())
     }
 
-    /// Takes back the row of a handler that may never return.
+    /// Gives up the row of a handler that may never return.
     pub fn abandon(&mut self, held: &Held, rules: &Rules) -> Result<()> {
         let delivery = match held {
             Held::Send(delivery) => delivery,

@@ -1,4 +1,4 @@
-//! Asking what became of rows in doubt: which are due, under which claim, and what was found.
+//! Lookups of rows in doubt: which are due, under which claim, and what was found.
 
 use std::sync::Arc;
 
@@ -25,8 +25,8 @@ use crate::store::tables::lost_lease::{self, IsAlive, Senders};
 use crate::store::transitions::Row;
 
 impl RelayTx<'_> {
-    /// Claims rows in doubt whose look-up is due. A look-up is no send, so that rates and budgets
-    /// are not asked; but a downstream that is to be left alone is not asked either.
+    /// Claims rows in doubt whose lookup is due. Rates and budgets limit sends and not lookups; a
+    /// downstream whose operation is paused or throttled gets neither.
     pub fn claim_lookups(
         &mut self,
         request: &ClaimRequest<'_>,
@@ -44,8 +44,8 @@ impl RelayTx<'_> {
         Ok(claimed)
     }
 
-    /// Leaves rows to a person that no relay with a lookup has asked about for a day; for a relay
-    /// without one. Returns whether there may be more.
+    /// Parks rows for a person that no relay with a lookup has asked about for a day. For a relay
+    /// without a lookup. Returns whether there may be more.
     pub fn park_stale_lookups(&mut self, request: &ClaimRequest<'_>) -> Result<bool> {
         let gate = self.gate(request.rules, request.shard)?;
         if !may_look_up(&gate) {
@@ -127,7 +127,7 @@ impl RelayTx<'_> {
         Ok(Some(Held::LookUp(Arc::new(delivery), lookup)))
     }
 
-    /// Counts the look-up together with its claim: one that ends with its process is not free.
+    /// Counts the lookup together with its claim, so that a crash cannot make it free.
     fn take_lookup(
         &self,
         id: i64,
@@ -149,8 +149,8 @@ impl RelayTx<'_> {
         Ok(changed == 1)
     }
 
-    /// An attempt of this row has ended at some time until now, and its request may still be under
-    /// way in the network: whoever has known of the doubt for long begins anew.
+    /// Restarts the quiet period of a row in doubt: an attempt of it has ended at some time until
+    /// now, and its request may still be under way in the network.
     pub(crate) fn ended_now(&mut self, id: i64) -> Result<Option<i64>> {
         let token = self.token()?;
         let mut statement = self.conn.prepare_cached(
@@ -160,7 +160,7 @@ impl RelayTx<'_> {
         Ok(Some(token))
     }
 
-    /// Gives a row back that no worker has asked about; the look-up is not counted.
+    /// Releases a row that no worker has asked about; the lookup is not counted.
     pub(crate) fn release_lookup(&self, delivery: &Delivery) -> Result<bool> {
         let mut statement = self.conn.prepare_cached(
             "UPDATE main.outbox_lease
@@ -170,7 +170,7 @@ impl RelayTx<'_> {
         Ok(statement.execute((delivery.id, delivery.token, self.now))? == 1)
     }
 
-    /// Lets others ask about the row of a look-up that may never return. It stays counted.
+    /// Lets others look up the row of a lookup that may never return. The lookup stays counted.
     pub(crate) fn abandon_lookup(&self, delivery: &Delivery) -> Result<()> {
         let mut statement = self.conn.prepare_cached(
             "UPDATE main.outbox_lease SET due_at = ?3, token = NULL, owner = NULL
@@ -180,8 +180,8 @@ impl RelayTx<'_> {
         Ok(())
     }
 
-    /// Records a finding under the claim it was made for. One that comes late changes nothing,
-    /// unless it found the effect: that is a proof, whichever relay brings it and when.
+    /// Records a finding under the claim it was made for. A late finding changes nothing, unless it
+    /// found the effect: that is a proof, whichever relay brings it and when.
     pub(super) fn record_finding(
         &mut self,
         record: &Record,
@@ -202,7 +202,7 @@ impl RelayTx<'_> {
             }
             return Ok(());
         }
-        // A question that never left is no news, and may go on for days.
+        // A lookup that never left is not worth an event, and may go on for days.
         let is_silent = matches!(finding, Finding::NotAsked(_));
         let kind = (!is_silent).then_some(EventKind::Reconciled);
         if !self.moves.apply(row, kind, &decision, None)? {

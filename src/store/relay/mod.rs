@@ -1,4 +1,4 @@
-//! The relay's wing: claims, lookups and outcomes, each step in one write transaction.
+//! The relay's wing: claims, lookups and outcomes, each batch in one write transaction.
 
 pub(crate) mod claim;
 pub(crate) mod due;

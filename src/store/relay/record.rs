@@ -1,4 +1,4 @@
-//! Writing down what became of a claim.
+//! Recording the outcomes of claims.
 
 use std::sync::Arc;
 
@@ -28,12 +28,12 @@ pub(crate) struct Record {
     pub roll: f64,
 }
 
-/// What became of a claim.
+/// The result of a claim.
 #[derive(Debug)]
 pub(crate) enum Reported {
-    /// What an attempt taught.
+    /// The outcome of an attempt.
     Outcome(Outcome),
-    /// What a lookup taught, and what was known of the doubt when it began.
+    /// The finding of a lookup, and what was known of the doubt when the lookup began.
     Finding(Finding, Observed),
 }
 
@@ -67,13 +67,10 @@ impl RelayTx<'_> {
         if failed_probe {
             facts = decide::uncounted(&facts, outcome);
         }
-        let receipt = match outcome {
-            Outcome::Succeeded(receipt) => Some(receipt),
-            _ => {
-                facts = self.with_request(facts, row)?;
-                None
-            }
-        };
+        let receipt = if let Outcome::Succeeded(receipt) = outcome { Some(receipt) } else { None };
+        if receipt.is_none() {
+            facts = self.with_request(facts, row)?;
+        }
         let decision = decide::decide(&facts, outcome, &policy, draw);
         // The operation is paused, not this row: another row is the next probe.
         let is_silent = failed_probe && decision.status == Status::Pending;
@@ -100,8 +97,8 @@ impl RelayTx<'_> {
         Ok(Facts { cancel_requested: requested.unwrap_or(false), ..facts })
     }
 
-    /// Settles a row of which an earlier attempt proved success while this one was in flight: that is
-    /// the outcome, whatever became of this one.
+    /// Settles a row of which an earlier attempt proved success while this one was in flight: that
+    /// is the outcome, whatever became of this attempt.
     pub(super) fn settle_with_late_proof(&mut self, row: Row<'_>, own: &Decision) -> Result<bool> {
         let mut statement = self.conn.prepare_cached(
             "SELECT late_id, late_receipt FROM main.outbox_lease

@@ -1,4 +1,4 @@
-//! One write transaction of a relay: outcomes recorded, leases renewed and recovered, rows
+//! The write transaction of a relay: outcomes recorded, leases renewed and recovered, rows
 //! claimed, all or nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,8 +16,7 @@ use crate::store::schema;
 use crate::store::tables::budget::Ledger;
 use crate::store::transitions::{Author, Transitions};
 
-/// What a relay knows about one operation: its name and its own rules, before the stored
-/// contract is taken into account.
+/// A relay's own rules for one operation, before the stored contract is taken into account.
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
     pub operation: String,
@@ -44,7 +43,7 @@ pub(crate) struct RelayTx<'a> {
     pub(super) stopped: BTreeSet<String>,
 }
 
-/// What a committed transaction did.
+/// The result of a committed transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Committed {
     pub events: Vec<Event>,

@@ -1,4 +1,4 @@
-//! A relay's write connection: what it looks at without the lock, and the steps it makes.
+//! A relay's write connection: its questions that need no lock, and its transactions.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::store::tables::pause;
 pub(crate) struct Writer {
     conn: Connection,
     owner: String,
-    /// The file as it was when this was opened.
+    /// The file's identity when this was opened.
     file: Option<FileId>,
 }
 
@@ -103,7 +103,7 @@ impl Writer {
             .query_row((&rules.operation, shard.count(), shard.index()), |row| row.get(0))?)
     }
 
-    /// Whether what waits for a worker must go back: somebody paused or throttled the operation.
+    /// Whether unstarted deliveries must be released: the operation is paused or throttled.
     pub fn is_stopped(&self, rules: &Rules, now: i64) -> Result<bool> {
         let gate = self.gate(rules, Shard::ALL, now)?;
         Ok(matches!(gate, Gate::Closed { why: Closed::Paused(_) | Closed::Throttled, .. }))
@@ -126,7 +126,7 @@ impl Writer {
                  FROM found WHERE found.operation IS NOT NULL)
              SELECT operation FROM found WHERE operation IS NOT NULL",
         )?;
-        // A name that was edited into bytes that are no text is nobody's operation.
+        // A name that was edited into bytes that are not text belongs to no operation.
         let rows = statement.query_map([], |row| Ok(row.get(0).ok()))?;
         Ok(rows.filter_map(Result::transpose).collect::<Result<_, _>>()?)
     }
@@ -147,7 +147,7 @@ impl Writer {
         Ok(statement.query_row([], |row| row.get(0))?)
     }
 
-    /// Moves the WAL into the database and cuts it, unless that would keep anybody waiting.
+    /// Moves the WAL into the database and cuts it, unless a reader or writer would have to wait.
     pub fn checkpoint(&self) -> Result<()> {
         let at_most = std::time::Duration::from_millis(50);
         crate::store::connection::give_up_waiting(at_most, || {

@@ -9,7 +9,7 @@ use crate::event::{Event, EventKind};
 use crate::handler::Delivery;
 use crate::store::columns;
 
-/// A line for the audit trail.
+/// An event for the audit trail.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NewEvent<'a> {
     /// The delivery, where a relay holds it: its intent need not be read again.
@@ -28,8 +28,8 @@ pub(crate) struct NewEvent<'a> {
     pub downstream_id: Option<&'a str>,
 }
 
-/// What an event says about its intent. Headers that were edited into something else must not keep a
-/// row from being parked.
+/// The columns of an event's intent. Headers that were edited into something else must not keep
+/// a row from being parked.
 pub(crate) const OF_INTENT: &str = "
     SELECT operation, idempotency_key, args_hash,
            CASE WHEN headers <> '{}' AND typeof(headers) = 'text' AND json_valid(headers)
@@ -47,7 +47,7 @@ pub(crate) const INSERT_EVENT: &str = "
             :error_class, :reason, :downstream_id, :agent_run, :tool_version)
     RETURNING position, seq";
 
-/// Writes a line and returns it as whoever reads it back will see it.
+/// Writes an event and returns it as it will be read back.
 pub(crate) fn insert_event(conn: &Connection, event: &NewEvent<'_>) -> Result<Event> {
     let intent = match event.delivery.filter(|delivery| delivery.headers.is_empty()) {
         Some(delivery) => OfIntent::of(delivery),
@@ -107,7 +107,7 @@ struct OfIntent {
 }
 
 impl OfIntent {
-    /// What a claim has read, of an intent without headers.
+    /// An intent without headers, as the claim has read it.
     fn of(delivery: &Delivery) -> Self {
         Self {
             operation: delivery.operation.clone(),
@@ -145,7 +145,7 @@ fn named_headers(conn: &Connection, headers: &str) -> Result<(Option<String>, Op
     })?)
 }
 
-/// Says which two headers that are.
+/// Stores which two headers the audit trail keeps.
 pub(crate) fn name_headers(conn: &Connection, agent_run: &str, tool_version: &str) -> Result<()> {
     conn.execute(
         "UPDATE main.outbox_meta
@@ -159,8 +159,8 @@ pub(crate) fn name_headers(conn: &Connection, agent_run: &str, tool_version: &st
 macro_rules! events {
     ($condition:literal) => {
         concat!(
-            "SELECT e.position, e.outbox_id, e.seq, o.operation, e.at, e.kind, e.from_status, e.status,
-                    e.attempt, e.claimed_at, e.token, e.actor, e.error_class, e.reason,
+            "SELECT e.position, e.outbox_id, e.seq, o.operation, e.at, e.kind, e.from_status,
+                    e.status, e.attempt, e.claimed_at, e.token, e.actor, e.error_class, e.reason,
                     e.downstream_id, e.agent_run, e.tool_version, o.idempotency_key, o.args_hash
              FROM main.outbox_event e LEFT JOIN main.outbox o ON o.id = e.outbox_id ",
             $condition

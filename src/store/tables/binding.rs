@@ -1,11 +1,11 @@
-//! Which intent a provider's id belongs to. The primary key decides where two claim one.
+//! Bindings of a provider's ids to intents. The primary key decides where two intents claim one.
 
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::error::{Error, Result};
 use crate::store::columns;
 
-/// Gives an id to an intent, for good. Returns the other intent that has it already.
+/// Gives an id to an intent forever. Returns the other intent that has it already.
 pub(crate) fn bind(
     conn: &Connection,
     provider: &str,
@@ -26,7 +26,7 @@ pub(crate) fn bind(
     Ok((owner != id).then_some(owner))
 }
 
-/// An id of this intent that is not this one, where there is one.
+/// An id of this intent other than `downstream_id`, where there is one.
 pub(crate) fn other_id(conn: &Connection, id: i64, downstream_id: &str) -> Result<Option<String>> {
     let mut statement = conn.prepare_cached(
         "SELECT downstream_id FROM main.outbox_binding INDEXED BY outbox_binding_intent
@@ -40,7 +40,7 @@ pub(crate) fn id_of(conn: &Connection, id: i64) -> Result<Option<String>> {
     other_id(conn, id, "")
 }
 
-/// Ids that were given before a relay had said who the provider is.
+/// Moves ids to their provider that were bound before a relay had named it.
 pub(crate) fn name_provider(conn: &Connection, operation: &str, provider: &str) -> Result<()> {
     conn.execute(
         "UPDATE OR IGNORE main.outbox_binding SET provider = ?2 WHERE provider = ?1",
@@ -59,10 +59,10 @@ pub(crate) fn check(downstream_id: &str) -> Result<()> {
     Ok(())
 }
 
-/// That an id belongs to another intent, for people: both are named.
+/// The sentence that an id belongs to another intent; it names both.
 pub(crate) fn taken(id: i64, downstream_id: &str, other: i64) -> String {
     format!(
-        "intent {id} was answered with the id {downstream_id:?}, which belongs to intent {other}: one \
-         of the two was not carried out, or the id does not name what was created"
+        "intent {id} was answered with the id {downstream_id:?}, which belongs to intent {other}: \
+         one of the two was not carried out, or the id does not name what was created"
     )
 }

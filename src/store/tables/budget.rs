@@ -14,7 +14,7 @@ use crate::core::shard::Shard;
 use crate::error::Result;
 use crate::handler::Delivery;
 
-/// How many entries that no window holds any more one claim deletes.
+/// The most entries outside all windows that one claim deletes.
 const FORGET_MAX: i64 = 500;
 
 /// Stores the budgets of an operation in place of those that were there.
@@ -45,7 +45,7 @@ pub(crate) fn replace(
     ask_again(conn, operation, now)
 }
 
-/// Lets rows that were put off for their tenant's budget ask again.
+/// Makes rows due that were deferred for their tenant's budget.
 pub(crate) fn ask_again(conn: &Connection, operation: &str, now: i64) -> Result<()> {
     conn.execute(
         "UPDATE main.outbox_lease SET due_at = :now
@@ -56,8 +56,8 @@ pub(crate) fn ask_again(conn: &Connection, operation: &str, now: i64) -> Result<
     Ok(())
 }
 
-/// Counts what a clock that was ahead has entered as spent now, so that it is over one window
-/// from now, and not when that clock would have said.
+/// Moves entries of a clock that was ahead to now, so that they leave their window one window from
+/// now, and not when that clock would have said.
 pub(crate) fn correct_clock(conn: &Connection, operation: &str, now: i64) -> Result<()> {
     conn.execute(
         "UPDATE main.outbox_spend SET at = :now WHERE operation = :operation AND at > :ahead",
@@ -93,13 +93,13 @@ pub(crate) struct Asking<'a> {
     pub cost: i64,
 }
 
-/// The budgets of one operation and what is spent of them, as a step has read and left them.
+/// The budgets of one operation and what is spent of them, as a transaction has read and left them.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     operation: String,
     now: i64,
     budgets: Vec<Budget>,
-    /// What is spent, by the place of the budget and, where it is the tenant's, the tenant.
+    /// Sums spent, by the place of the budget and, where it is the tenant's, the tenant.
     spent: BTreeMap<(usize, String), i64>,
 }
 
@@ -109,8 +109,8 @@ impl Ledger {
         Ok(Self { operation: operation.to_owned(), now, budgets, spent: BTreeMap::new() })
     }
 
-    /// What is left for the whole operation. The next due row of the shard counts: where that one
-    /// has to wait for the operation's budget, so have all that are behind it.
+    /// The rest of the operation's own budgets. The next due row of the shard counts: where it has to
+    /// wait for the operation's budget, so have all rows behind it.
     pub fn left(&mut self, conn: &Connection, shard: Shard) -> Result<Left> {
         let mut left = Left::default();
         for place in 0..self.budgets.len() {
@@ -170,7 +170,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Deletes what is older than the longest window; so many at a time that nobody waits long.
+    /// Deletes entries older than the longest window, few at a time so that the lock is short.
     pub fn forget(&self, conn: &Connection) -> Result<()> {
         let Some(begins) = self.budgets.iter().map(|budget| budget.begins(self.now)).min() else {
             return Ok(());
@@ -182,7 +182,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// What a claim of this row would enter as its cost.
+    /// The cost that a claim of this row would enter.
     fn to_enter(&self, conn: &Connection, asking: Asking<'_>) -> Result<i64> {
         if asking.cost == 0 || self.budgets.is_empty() {
             return Ok(asking.cost);
@@ -228,7 +228,7 @@ impl Ledger {
         Ok(Some(UsedUp { budget, until }))
     }
 
-    /// What is spent of the budget at this place.
+    /// The sum spent of the budget at this place.
     fn spent(&mut self, conn: &Connection, place: usize, tenant: &str) -> Result<i64> {
         let budget = self.budgets[place];
         let key = match budget.scope {
@@ -261,7 +261,7 @@ impl Ledger {
 
     /// Whether the next due row fits, where there is one that could be sent at all.
     fn next_fit(&mut self, conn: &Connection, shard: Shard) -> Result<Option<Fit>> {
-        // Sends are asked about already; without a budget of costs no row can wait.
+        // Sends are checked already; without a budget of costs no row can wait.
         let is_asked =
             |budget: &Budget| (budget.scope, budget.kind) == (Scope::Operation, Kind::Cost);
         if !self.budgets.iter().any(is_asked) {
@@ -270,7 +270,7 @@ impl Ledger {
         let mut statement = conn.prepare_cached(NEXT_COST)?;
         let next = statement
             .query_row((&self.operation, self.now, shard.count(), shard.index()), |row| {
-                // What cannot be read is parked by the claim.
+                // A row that cannot be read is parked by the claim.
                 Ok((row.get(0)?, row.get::<_, String>(1).ok(), row.get::<_, i64>(2).ok()))
             })
             .optional()?;
@@ -333,7 +333,7 @@ pub(crate) const IS_ENTERED: &str = "
     SELECT EXISTS (SELECT 1 FROM main.outbox_spend INDEXED BY outbox_spend_cost
                    WHERE id = ?1 AND cost > 0)";
 
-/// The row that a claim would look at first; one that is of no use any more costs nothing.
+/// The row that a claim would look at first; an expired row costs nothing.
 pub(crate) const NEXT_COST: &str = "
     SELECT l.id, o.tenant_id, CASE WHEN o.expires_at <= ?2 THEN 0 ELSE o.cost END
     FROM main.outbox_lease l INDEXED BY outbox_lease_due

@@ -1,4 +1,4 @@
-//! Finding and reading a due row, which may hold anything that other hands have written.
+//! Finding and reading a due row, which may hold anything that other programs have written.
 
 use std::sync::Arc;
 
@@ -12,21 +12,21 @@ use crate::handler::Delivery;
 use crate::lease::Lease;
 use crate::store::columns;
 
-/// What is known of a row: the first columns of whatever reads it, in the order of `read_facts`.
-/// Columns are read by their place, because a name is looked for among all of them in every row.
+/// The columns of a row's facts, first in every statement and in the order of `read_facts`. Columns
+/// are read by their place, because a name is looked for among all of them in every row.
 macro_rules! facts_columns {
     () => {
-        "l.id, l.token, l.attempts, l.tries, l.lost, l.in_doubt_since, l.first_sent_at, l.claimed_at,
-         l.lookups, l.cancel_requested_at, o.expires_at"
+        "l.id, l.token, l.attempts, l.tries, l.lost, l.in_doubt_since, l.first_sent_at,
+         l.claimed_at, l.lookups, l.cancel_requested_at, o.expires_at"
     };
 }
 
 pub(crate) use facts_columns;
 
-/// How many those are.
+/// The number of `facts_columns`.
 pub(crate) const FACTS: usize = 11;
 
-/// What is read of a row before it is claimed; the columns of `INTENT` in their order.
+/// The columns that are read of a row before it is claimed, in the order of `read_intent`.
 macro_rules! candidate_columns {
     () => {
         concat!(
@@ -34,30 +34,13 @@ macro_rules! candidate_columns {
             ", l.last_token,
              o.tenant_id, o.entity_id, o.intent_version, o.idempotency_key, o.args_hash, o.endpoint,
              o.method, o.content_type, o.payload, o.headers, o.ordering_key, o.created_at, o.cost,
-             NOT (lower(o.content_type) GLOB 'application/json*' OR lower(o.content_type) GLOB '*+json*')
+             NOT (lower(o.content_type) GLOB 'application/json*'
+                  OR lower(o.content_type) GLOB '*+json*')
                  OR o.payload = '' AND o.method IN ('GET', 'DELETE')
-                 OR json_valid(o.payload)"
+                 OR json_valid(o.payload) AS payload"
         )
     };
 }
-
-/// The columns of an intent, behind those of its row.
-const INTENT: [&str; 14] = [
-    "tenant_id",
-    "entity_id",
-    "intent_version",
-    "idempotency_key",
-    "args_hash",
-    "endpoint",
-    "method",
-    "content_type",
-    "payload",
-    "headers",
-    "ordering_key",
-    "created_at",
-    "cost",
-    "payload",
-];
 
 /// The statement that finds due rows. The state is a literal and the index is named, so that no
 /// statistics can turn this into a scan; the join is written in the order it must run.
@@ -71,7 +54,7 @@ pub(crate) const CANDIDATES: &str = concat!(
     ORDER BY l.due_at, l.id LIMIT :limit OFFSET :passed_over"
 );
 
-/// The same for rows in doubt whose look-up is due, or whose look-up ended with its process.
+/// Finds rows in doubt whose lookup is due, or whose lookup ended with its process.
 pub(crate) const LOOKUPS: &str = concat!(
     "SELECT ",
     candidate_columns!(),
@@ -82,7 +65,7 @@ pub(crate) const LOOKUPS: &str = concat!(
     ORDER BY l.due_at, l.id LIMIT :limit"
 );
 
-/// One row as a claim would read it, to say whether it could.
+/// The row as a claim would read it, to say whether it could.
 pub(crate) fn candidate(
     conn: &Connection,
     id: i64,
@@ -207,11 +190,13 @@ fn read_intent(row: &SqlRow<'_>) -> Result<StoredIntent, String> {
 }
 
 fn column<T: FromSql>(row: &SqlRow<'_>, place: usize) -> Result<T, String> {
-    row.get(FACTS + 1 + place).map_err(|error| match error {
-        rusqlite::Error::InvalidColumnType(_, _, kind) => {
-            format!("outbox.{} holds {kind}", INTENT[place])
+    let place = FACTS + 1 + place;
+    row.get(place).map_err(|error| {
+        let name = row.as_ref().column_name(place).unwrap_or_default();
+        match error {
+            rusqlite::Error::InvalidColumnType(_, _, kind) => format!("outbox.{name} holds {kind}"),
+            other => format!("outbox.{name}: {other}"),
         }
-        other => format!("outbox.{}: {other}", INTENT[place]),
     })
 }
 

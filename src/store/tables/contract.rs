@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::store::columns;
 use crate::store::tables::{binding, budget};
 
-/// What `outbox_operation` holds about one operation.
+/// The contract of one operation in `outbox_operation`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Contract {
     pub downstream: Downstream,
@@ -33,7 +33,7 @@ pub(crate) struct Contract {
 }
 
 impl Contract {
-    /// What a dead row does to later ones of its key, if nobody has said.
+    /// The effect of a dead row on later rows of its key; the default where no relay has said.
     pub fn on_dead(&self) -> OnDead {
         self.on_dead.unwrap_or_default()
     }
@@ -43,8 +43,8 @@ impl Contract {
         self.provider.as_deref().unwrap_or(operation)
     }
 
-    /// What holds where that is stored already: the stricter promise, and what the newer word
-    /// leaves open.
+    /// The contract that holds where `stored` is stored already: the stricter promise, and stored
+    /// values where this contract has none.
     fn over(&self, stored: &Self) -> Self {
         let own = self.clone();
         let stored_on_dead = stored.on_dead();
@@ -67,8 +67,8 @@ impl Contract {
     }
 }
 
-/// The promise a person's verb is judged by: the stored contract alone, read carefully. The claim asks
-/// again with the relay's own figures.
+/// The promise a person's verb is judged by: the stored contract alone, read carefully. The claim
+/// asks again with the relay's own figures.
 pub(crate) fn promise(contract: Option<&Contract>) -> Promise {
     let time_limit = contract.and_then(|contract| contract.time_limit);
     Promise {
@@ -101,7 +101,7 @@ pub(crate) fn register(
     if let Some(provider) = effective.provider.as_deref().filter(|name| *name != operation) {
         binding::name_provider(&tx, operation, provider)?;
     }
-    // Silence leaves what is stored.
+    // A relay without budgets leaves those that are stored.
     if weaken || !budgets.is_empty() {
         budget::replace(&tx, operation, budgets, now)?;
     }
@@ -117,7 +117,7 @@ pub(crate) fn register(
 }
 
 fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Result<()> {
-    let rate = contract.limits.rate;
+    let Limits { max_in_flight, rate } = contract.limits;
     conn.execute(
         "INSERT INTO main.outbox_operation
              (operation, downstream, window_ms, on_dead, provider, owner, key_recipe, max_in_flight,
@@ -142,7 +142,7 @@ fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Re
             ":provider": contract.provider,
             ":owner": contract.owner,
             ":key_recipe": contract.key_recipe,
-            ":max_in_flight": contract.limits.max_in_flight.map(|max| i64::try_from(max).unwrap_or(i64::MAX)),
+            ":max_in_flight": max_in_flight.map(|max| i64::try_from(max).unwrap_or(i64::MAX)),
             ":rate_count": rate.map(|rate| rate.count),
             ":rate_ms": rate.map(|rate| millis(rate.per).max(1)),
             ":time_limit_ms": contract.time_limit.map(millis),
@@ -156,51 +156,54 @@ fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Re
     Ok(())
 }
 
+macro_rules! contracts {
+    ($condition:literal) => {
+        concat!(
+            "SELECT downstream, window_ms, on_dead, provider, owner, key_recipe, time_limit_ms,
+                    max_in_flight, rate_count, rate_ms, attempts_max, give_up_ms, reconciles,
+                    binds_ids, operation
+             FROM main.outbox_operation ",
+            $condition
+        )
+    };
+}
+
 /// The contract of one operation, where a relay has registered it.
 pub(crate) fn of(conn: &Connection, operation: &str) -> Result<Option<Contract>> {
-    let mut statement = conn.prepare_cached(
-        "SELECT downstream, window_ms, on_dead, provider, owner, key_recipe, time_limit_ms,
-                max_in_flight, rate_count, rate_ms, attempts_max, give_up_ms, reconciles, binds_ids
-         FROM main.outbox_operation WHERE operation = ?1",
-    )?;
-    Ok(statement.query_row([operation], |row| read_contract(row, 0)).optional()?)
+    let mut statement = conn.prepare_cached(contracts!("WHERE operation = ?1"))?;
+    Ok(statement.query_row([operation], read_contract).optional()?)
 }
 
 /// All contracts, by operation.
 pub(crate) fn all(conn: &Connection) -> Result<Vec<(String, Contract)>> {
-    let mut statement = conn.prepare_cached(
-        "SELECT operation, downstream, window_ms, on_dead, provider, owner, key_recipe, time_limit_ms,
-                max_in_flight, rate_count, rate_ms, attempts_max, give_up_ms, reconciles, binds_ids
-         FROM main.outbox_operation ORDER BY operation",
-    )?;
-    let rows = statement.query_map([], |row| Ok((row.get(0)?, read_contract(row, 1)?)))?;
+    let mut statement = conn.prepare_cached(contracts!("ORDER BY operation"))?;
+    let rows = statement.query_map([], |row| Ok((row.get(14)?, read_contract(row)?)))?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-fn read_contract(row: &Row<'_>, first: usize) -> rusqlite::Result<Contract> {
+fn read_contract(row: &Row<'_>) -> rusqlite::Result<Contract> {
     let duration =
         |ms: Option<i64>| ms.and_then(|ms| ms.try_into().ok()).map(Duration::from_millis);
-    let downstream =
-        Downstream::from_word(&columns::lossy(row, first)?, duration(row.get(first + 1)?));
-    let on_dead = columns::lossy(row, first + 2)?.parse().unwrap_or_default();
-    let attempts_max: Option<i64> = row.get(first + 10)?;
+    let downstream = Downstream::from_word(&columns::lossy(row, 0)?, duration(row.get(1)?));
+    let on_dead = columns::lossy(row, 2)?.parse().unwrap_or_default();
+    let attempts_max: Option<i64> = row.get(10)?;
     Ok(Contract {
         // The careful reading of any other text: nothing is promised.
         downstream: downstream.unwrap_or(Downstream::Unprotected),
         on_dead: Some(on_dead),
-        provider: columns::lossy_option(row, first + 3)?,
-        owner: columns::lossy_option(row, first + 4)?,
-        key_recipe: columns::lossy_option(row, first + 5)?,
-        time_limit: duration(row.get(first + 6)?),
+        provider: columns::lossy_option(row, 3)?,
+        owner: columns::lossy_option(row, 4)?,
+        key_recipe: columns::lossy_option(row, 5)?,
+        time_limit: duration(row.get(6)?),
         attempts_max: attempts_max.and_then(|max| max.try_into().ok()),
-        give_up_after: duration(row.get(first + 11)?),
-        reconciles: row.get::<_, i64>(first + 12)? != 0,
-        binds: row.get::<_, i64>(first + 13)? != 0,
-        limits: read_limits(row, first + 7)?,
+        give_up_after: duration(row.get(11)?),
+        reconciles: row.get::<_, i64>(12)? != 0,
+        binds: row.get::<_, i64>(13)? != 0,
+        limits: read_limits(row, 7)?,
     })
 }
 
-/// What holds over all relays, from three columns.
+/// The limits that hold over all relays, from three columns.
 pub(crate) fn read_limits(row: &Row<'_>, first: usize) -> rusqlite::Result<Limits> {
     let max: Option<i64> = row.get(first)?;
     let count: Option<i64> = row.get(first + 1)?;

@@ -8,7 +8,7 @@ use crate::store::columns;
 /// Says whether the relay that signs with this name is alive.
 pub(crate) type IsAlive<'a> = &'a dyn Fn(&str) -> bool;
 
-/// Notes an attempt whose relay has not said how it went.
+/// Notes an attempt whose relay has not reported.
 pub(crate) fn note(conn: &Connection, id: i64, token: i64, owner: &str) -> Result<()> {
     let mut statement = conn.prepare_cached(
         "INSERT INTO main.outbox_lost (id, token, owner) VALUES (?1, ?2, ?3)
@@ -18,7 +18,7 @@ pub(crate) fn note(conn: &Connection, id: i64, token: i64, owner: &str) -> Resul
     Ok(())
 }
 
-/// The same for whatever attempt of this row is on the way, whose claim is about to be ended.
+/// Notes the attempt of this row that is in flight, whose claim is about to be ended.
 pub(crate) fn note_in_flight(conn: &Connection, id: i64) -> Result<()> {
     let mut statement = conn.prepare_cached(
         "INSERT INTO main.outbox_lost (id, token, owner)
@@ -29,27 +29,27 @@ pub(crate) fn note_in_flight(conn: &Connection, id: i64) -> Result<()> {
     Ok(())
 }
 
-/// Its relay has said how it went, or that it was never begun. Returns whether nobody knew.
+/// Forgets an attempt whose relay has reported, or has not begun it. Returns whether it was noted.
 pub(crate) fn heard_of(conn: &Connection, id: i64, token: i64) -> Result<bool> {
     let mut statement =
         conn.prepare_cached("DELETE FROM main.outbox_lost WHERE id = ?1 AND token = ?2")?;
     Ok(statement.execute((id, token))? > 0)
 }
 
-/// Nothing more depends on how they went.
+/// Forgets all attempts of a row, where nothing more depends on them.
 pub(crate) fn forget(conn: &Connection, id: i64) -> Result<()> {
     conn.prepare_cached("DELETE FROM main.outbox_lost WHERE id = ?1")?.execute([id])?;
     Ok(())
 }
 
-/// The relays that have lost their lease on a row and have not said how it went.
+/// The relays that have lost their lease on a row and have not reported.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Senders {
-    /// There are none.
+    /// No such relay.
     None,
-    /// They have died, nobody knows when.
+    /// All of them have died, at an unknown time.
     Dead,
-    /// This one is alive, and may still be sending.
+    /// This relay is alive, and may still be sending.
     Alive(String),
 }
 

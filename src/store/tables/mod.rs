@@ -1,5 +1,5 @@
-//! One file per table, or per pair of tables that change together: the statements that read and
-//! write them, and nothing about who asks.
+//! Tables, a file for each or for a pair that change together: the statements that read and write
+//! them, and nothing about who asks.
 
 pub(crate) mod audit;
 pub(crate) mod binding;

@@ -21,8 +21,8 @@ pub(crate) const FIRST: &str = "
         ON k.tenant_id = own.tenant_id AND k.ordering_key = own.ordering_key
     WHERE own.id = ?1 ORDER BY k.position, k.id LIMIT 1";
 
-/// A row that is not on the way any more gives way to an earlier one of its key that was replayed,
-/// or revised, meanwhile.
+/// Lets a row that is no longer in flight give way to an earlier row of its key that was replayed
+/// or revised meanwhile.
 pub(crate) fn yield_to_earlier(conn: &Connection, id: i64, now: i64) -> Result<()> {
     let mut statement = conn.prepare_cached(FIRST)?;
     let first = statement.query_row([id], |row| row.get::<_, i64>(0)).optional()?;

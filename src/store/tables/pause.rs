@@ -13,8 +13,8 @@ use crate::store::tables::{budget, contract};
 /// The flow of an operation; `None` where no relay has registered it.
 pub(crate) fn load(conn: &Connection, operation: &str) -> Result<Option<FlowControl>> {
     let mut statement = conn.prepare_cached(
-        "SELECT paused_kind, paused_until, paused_since, paused_by, paused_reason, probe_id, probe_token,
-                probes, failures, throttled_until, resumed_at, bucket, bucket_at,
+        "SELECT paused_kind, paused_until, paused_since, paused_by, paused_reason, probe_id,
+                probe_token, probes, failures, throttled_until, resumed_at, bucket, bucket_at,
                 max_in_flight, rate_count, rate_ms
          FROM main.outbox_operation WHERE operation = ?1",
     )?;
@@ -44,7 +44,7 @@ pub(crate) fn load(conn: &Connection, operation: &str) -> Result<Option<FlowCont
         })
         .optional()?;
     let Some(mut flow) = flow else { return Ok(None) };
-    // A probe whose claim is gone, by whatever means, must not stand in the way for ever.
+    // A probe whose claim is gone, by whatever means, must not stand in the way forever.
     if let Some((id, token)) = flow.probe
         && !is_in_flight(conn, id, token)?
     {
@@ -57,9 +57,9 @@ pub(crate) fn save(conn: &Connection, operation: &str, flow: &FlowControl) -> Re
     let mut statement = conn.prepare_cached(
         "UPDATE main.outbox_operation
          SET paused_kind = :kind, paused_until = :until, paused_since = :since, paused_by = :by,
-             paused_reason = :reason, probe_id = :probe_id, probe_token = :probe_token, probes = :probes,
-             failures = :failures, throttled_until = :throttled_until, resumed_at = :resumed_at,
-             bucket = :bucket, bucket_at = :bucket_at
+             paused_reason = :reason, probe_id = :probe_id, probe_token = :probe_token,
+             probes = :probes, failures = :failures, throttled_until = :throttled_until,
+             resumed_at = :resumed_at, bucket = :bucket, bucket_at = :bucket_at
          WHERE operation = :operation",
     )?;
     let pause = flow.pause.as_ref();
@@ -106,7 +106,8 @@ fn count_in_flight(conn: &Connection, operation: &str) -> Result<usize> {
 
 fn is_in_flight(conn: &Connection, id: i64, token: i64) -> Result<bool> {
     let mut statement = conn.prepare_cached(
-        "SELECT EXISTS (SELECT 1 FROM main.outbox_lease WHERE id = ?1 AND token = ?2 AND state = 'in_flight')",
+        "SELECT EXISTS (SELECT 1 FROM main.outbox_lease
+                        WHERE id = ?1 AND token = ?2 AND state = 'in_flight')",
     )?;
     Ok(statement.query_row((id, token), |row| row.get(0))?)
 }
@@ -183,7 +184,8 @@ pub(crate) fn resume(
 fn known(conn: &Connection, operation: &str) -> Result<FlowControl> {
     load(conn, operation)?.ok_or_else(|| {
         let text = format!(
-            "operation {operation:?} is not registered by any relay, so nothing of it is sent anyway"
+            "operation {operation:?} is not registered by any relay, so nothing of it is sent \
+             anyway"
         );
         Error::new(ErrorKind::NotFound, text)
     })

@@ -17,7 +17,7 @@ pub(crate) struct Settlement<'a> {
     pub attempts: u32,
     pub receipt: Option<&'a Receipt>,
     pub is_keyed: bool,
-    /// Some attempt was in doubt, so that others may have noted that they lost it.
+    /// Some attempt was in doubt, so that `outbox_lost` may have rows of it.
     pub was_in_doubt: bool,
     pub now: i64,
 }
@@ -59,8 +59,7 @@ pub(crate) fn count(conn: &Connection, operation: &str, status: &str, number: i6
 /// The word under which effects that happened twice are counted.
 pub(crate) const DUPLICATE_EFFECT: &str = "duplicate_effect";
 
-/// Whether the trail of an intent has this id already, whoever brought it. A second id is counted
-/// when it is heard of first.
+/// Whether the trail of an intent has this id already. A second id is counted when it first comes.
 pub(crate) fn has_heard_of(conn: &Connection, id: i64, downstream_id: &str) -> Result<bool> {
     let mut statement = conn.prepare_cached(
         "SELECT EXISTS (SELECT 1 FROM main.outbox_event
@@ -77,7 +76,8 @@ pub(crate) fn duplicate_effect(
     (first, second): (&str, &str),
 ) -> Result<Event> {
     let reason = format!(
-        "carried out twice: the provider knows it as {first:?} and as {second:?}; undo one of them there"
+        "carried out twice: the provider knows it as {first:?} and as {second:?}; undo one of them \
+         there"
     );
     count(conn, operation, DUPLICATE_EFFECT, 1)?;
     insert_event(

@@ -8,23 +8,23 @@ use crate::core::{canonical, key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::query::read;
 
-/// What became of an intent that was enqueued.
+/// The result of enqueueing an intent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Enqueued {
-    /// It was written. It will be sent once the caller's transaction is committed.
+    /// The intent was written. It will be sent once the caller's transaction is committed.
     #[non_exhaustive]
     New {
-        /// Its row id.
+        /// The intent's row id.
         id: i64,
-        /// Its idempotency key.
+        /// The intent's idempotency key.
         key: String,
         /// The row id of an earlier version of the same action that is not settled yet: both
-        /// will be carried out unless that one is cancelled.
+        /// will be carried out unless the earlier is cancelled.
         unsettled_version: Option<i64>,
     },
-    /// The same action is there already: where it stands, and its receipt once it is settled.
-    /// A dead or cancelled intent is reported as just that, and is not sent again by asking.
+    /// An intent of the same action exists already: its status, and its receipt once it is settled.
+    /// A dead or cancelled intent is reported as such, and enqueueing does not send it again.
     Existing(Box<Entry>),
 }
 
@@ -45,7 +45,7 @@ impl Enqueued {
         }
     }
 
-    /// Whether this call wrote it.
+    /// Whether this call wrote the intent.
     pub fn is_new(&self) -> bool {
         matches!(self, Self::New { .. })
     }
@@ -93,8 +93,8 @@ fn insert(conn: &Connection, intent: &Prepared<'_>) -> rusqlite::Result<i64> {
     let mut statement = conn.prepare_cached(
         "INSERT INTO main.outbox
              (tenant_id, operation, entity_id, intent_version, idempotency_key, args_hash, endpoint,
-              method, content_type, payload, headers, ordering_key, available_at, expires_at, created_at,
-              cost)
+              method, content_type, payload, headers, ordering_key, available_at, expires_at,
+              created_at, cost)
          VALUES (:tenant_id, :operation, :entity_id, :intent_version, :idempotency_key, :args_hash,
               :endpoint, :method, :content_type, :payload, :headers, :ordering_key, :available_at,
               :expires_at, :created_at, :cost)",

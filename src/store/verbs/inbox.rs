@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::columns;
 use crate::store::savepoint::all_or_nothing;
 
-/// How many rows one transaction deletes: nobody waits long for the lock.
+/// The most rows that one transaction deletes, so that other writers wait briefly.
 const CHUNK: u32 = 500;
 
 /// Runs `f` in the caller's transaction if the message is new, and stores its result; otherwise
@@ -47,7 +47,7 @@ fn first_result(conn: &Connection, source: &str, message_id: &str) -> Result<Str
     seen(conn, source, message_id)?.ok_or_else(|| {
         let text = format!(
             "message {message_id:?} of {source:?} has no result yet: it is being handled in this \
-             very transaction, or what handled it committed halfway; then delete its row to have it \
+             very transaction, or its handler committed halfway; then delete its row to have it \
              handled again"
         );
         Error::new(ErrorKind::Refused, text)
@@ -87,7 +87,7 @@ pub(crate) const PRUNE: &str = "
         SELECT source, message_id FROM main.outbox_inbox INDEXED BY outbox_inbox_age
         WHERE handled_at < ?1 ORDER BY handled_at LIMIT ?2)";
 
-/// Deletes what was handled before this time, chunk by chunk, each in a transaction of its own.
+/// Deletes messages handled before this time, chunk by chunk, each in a transaction of its own.
 pub(crate) fn prune(conn: &Connection, before: i64) -> Result<u64> {
     let mut statement = conn.prepare_cached(PRUNE)?;
     let mut total = 0;

@@ -1,4 +1,4 @@
-//! The verbs of applications, webhooks and persons, in the caller's transaction or one of their own.
+//! The verbs of applications, webhooks and persons, in the caller's transaction or their own.
 
 pub(crate) mod enqueue;
 pub(crate) mod inbox;

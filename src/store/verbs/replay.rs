@@ -1,4 +1,4 @@
-//! Another round for what a person sends back.
+//! Replay: another round of attempts for intents that a person sends back.
 
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -13,10 +13,10 @@ use crate::store::standing::{self, Standing};
 use crate::store::tables::contract;
 use crate::store::verbs::withdraw;
 
-/// How many rows one transaction replays: nobody waits long for the lock.
+/// The most rows that one transaction replays, so that other writers wait briefly.
 const CHUNK: usize = 500;
 
-/// Replays everything that matches, chunk by chunk. Returns each, with what became of it.
+/// Replays all intents that match, chunk by chunk. Returns each with its result.
 pub(crate) fn replay(
     conn: &mut Connection,
     filter: &Filter,
@@ -71,8 +71,6 @@ fn replay_in(conn: &Connection, id: i64, actor: &Actor, now: i64) -> Result<()> 
 fn may_replay(conn: &Connection, id: i64, now: i64) -> Result<(Standing, Decision)> {
     let found = standing::of(conn, id, now)?;
     let promise = contract::promise(contract::of(conn, &found.operation)?.as_ref());
-    match verbs::replay(found.status, &found.facts, promise, now) {
-        Ok(decision) => Ok((found, decision)),
-        Err(refusal) => Err(found.refused(refusal)),
-    }
+    let decision = found.allowed(verbs::replay(found.status, &found.facts, promise, now))?;
+    Ok((found, decision))
 }

@@ -1,9 +1,8 @@
-//! What a person found out about an intent, and what the provider's own record says of it.
+//! Answers about an intent: a person's finding, the provider's own record, and the provider's id.
 
 use rusqlite::{Connection, TransactionBehavior, named_params};
 
 use crate::core::actor::Actor;
-use crate::core::decide::Decision;
 use crate::core::outcome::{Receipt, Resolution};
 use crate::core::status::Status;
 use crate::core::verbs;
@@ -15,9 +14,10 @@ use crate::store::tables::settled::DUPLICATE_EFFECT;
 use crate::store::tables::{binding, contract};
 use crate::store::transitions::{Author, Transitions};
 use crate::store::verbs::enqueue::id_of_key;
+use crate::store::verbs::withdraw::note;
 
-/// Settles or sends back an intent that may have been applied, on a person's word. Returns where it
-/// stands then.
+/// Settles or sends back an intent that may have been applied, on a person's word. Returns its new
+/// status.
 pub(crate) fn resolve(
     conn: &mut Connection,
     id: i64,
@@ -28,8 +28,7 @@ pub(crate) fn resolve(
 ) -> Result<Status> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found = standing::of(&tx, id, now)?;
-    let decision = verbs::resolve(found.status, &found.facts, resolution, now)
-        .map_err(|refusal| found.refused(refusal))?;
+    let decision = found.allowed(verbs::resolve(found.status, &found.facts, resolution, now))?;
     let mut moves = Transitions::new(&tx, Author::Actor(actor), now);
     let mut receipt = None;
     match resolution {
@@ -67,7 +66,7 @@ fn refuse_living_sender(conn: &Connection, id: i64, is_alive: IsAlive<'_>) -> Re
 }
 
 /// Settles an intent in any unsettled status, because the provider's own record has its effect.
-/// Returns the event of it, or `None` where the effect was known.
+/// Returns its event, or `None` where the effect was known.
 pub(crate) fn confirm(
     conn: &Connection,
     (tenant, key): (&str, &str),
@@ -97,8 +96,8 @@ pub(crate) fn confirm(
     Ok(moves.finish()?.pop())
 }
 
-/// Whether a webhook told before that this was carried out: webhooks are delivered more than once. A
-/// late event without an id is that of a failure.
+/// Whether an earlier webhook or late success has put this on record: webhooks are delivered more
+/// than once. A late event without an id is that of a failure.
 fn is_on_record(conn: &Connection, id: i64, downstream_id: Option<&str>) -> Result<bool> {
     let mut statement = conn.prepare_cached(
         "SELECT EXISTS (SELECT 1 FROM main.outbox_event
@@ -123,23 +122,17 @@ pub(crate) fn bind(
     binding::check(downstream_id)?;
     let found = standing::of(conn, id, now)?;
     let known = binding::id_of(conn, id)?;
-    let is_new = verbs::bind(found.status, known.as_deref(), downstream_id)
-        .map_err(|refusal| found.refused(refusal))?;
-    if !is_new {
+    if !found.allowed(verbs::bind(found.status, known.as_deref(), downstream_id))? {
         return Ok(());
     }
     let stored = contract::of(conn, &found.operation)?;
-    let provider = stored
-        .as_ref()
-        .map_or(found.operation.as_str(), |stored| stored.provider(&found.operation));
+    let operation = found.operation.as_str();
+    let provider = stored.as_ref().map_or(operation, |stored| stored.provider(operation));
     if let Some(other) = binding::bind(conn, provider, downstream_id, id)? {
         let text =
             format!("the id {downstream_id:?} belongs to intent {other}, not to intent {id}");
         return Err(Error::new(ErrorKind::Conflict, text));
     }
-    let mut moves = Transitions::new(conn, Author::Actor(actor), now);
-    let decision = Decision::plain(found.status, &found.facts);
     let receipt = Receipt::new().downstream_id(downstream_id);
-    moves.event(found.row(), EventKind::Bound, found.status, &decision, Some(&receipt))?;
-    moves.finish().map(drop)
+    note(conn, &found, EventKind::Bound, Some(&receipt), actor, now)
 }

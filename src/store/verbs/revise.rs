@@ -1,4 +1,4 @@
-//! Changing one's mind: a new version takes the place of one that was surely not applied.
+//! Revising: a new version takes the place of an earlier one that was definitely not applied.
 
 use rusqlite::{Connection, OptionalExtension, named_params};
 
@@ -13,7 +13,7 @@ use crate::store::tables::ordering;
 use crate::store::verbs::enqueue::{self, Enqueued};
 use crate::store::verbs::withdraw;
 
-/// What a revision must have in common with what it revises.
+/// The intent that is revised, and the fields its next version must share.
 #[derive(Debug)]
 pub(crate) struct Revised {
     found: Standing,
@@ -78,7 +78,7 @@ impl Revised {
     }
 }
 
-/// Writes the next version in the place of the one before, and withdraws that.
+/// Writes the next version in the place of the revised one, and withdraws the revised one.
 pub(crate) fn revise(
     conn: &Connection,
     revised: &Revised,
@@ -91,7 +91,7 @@ pub(crate) fn revise(
     if let Some(successor) = successor(conn, old.id)? {
         return asked_before(conn, old, successor, next);
     }
-    let decision = verbs::revise(old.status, &old.facts).map_err(|r| old.refused(r))?;
+    let decision = old.allowed(verbs::revise(old.status, &old.facts))?;
     savepoint::all_or_nothing(conn, || {
         let enqueued = enqueue::enqueue(conn, next)?;
         let Enqueued::New { id, key, .. } = enqueued else {
@@ -113,7 +113,7 @@ pub(crate) fn revise(
         if old.is_keyed && !ordering::take_place(conn, id)? {
             ordering::let_act(conn, id, now)?;
         }
-        // The version it revises is withdrawn; one before that may still be there.
+        // The revised version is withdrawn; an earlier one may still be unsettled.
         let unsettled_version = enqueue::unsettled_version(conn, next)?;
         Ok(Enqueued::New { id, key, unsettled_version })
     })
@@ -145,7 +145,8 @@ fn take_over(conn: &Connection, old: i64, id: i64) -> Result<()> {
     let mut insert = conn.prepare_cached(
         "INSERT INTO main.outbox_revision (id, revises, position)
          VALUES (:id, :old, coalesce((SELECT position FROM main.outbox_keyed WHERE id = :old),
-                                     (SELECT position FROM main.outbox_revision WHERE id = :old), :old))",
+                                     (SELECT position FROM main.outbox_revision WHERE id = :old),
+                                     :old))",
     )?;
     insert.execute(named_params! { ":id": id, ":old": old })?;
     let mut place = conn.prepare_cached(

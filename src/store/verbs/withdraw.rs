@@ -4,6 +4,7 @@ use rusqlite::Connection;
 
 use crate::core::actor::Actor;
 use crate::core::decide::Decision;
+use crate::core::outcome::Receipt;
 use crate::core::status::Status;
 use crate::core::verbs::{self, Cancellation};
 use crate::error::Result;
@@ -15,12 +16,12 @@ use crate::store::transitions::{Author, Transitions};
 /// Withdraws an intent in the caller's transaction.
 pub(crate) fn cancel(conn: &Connection, id: i64, actor: &Actor, now: i64) -> Result<()> {
     let found = standing::of(conn, id, now)?;
-    let decision = verbs::withdraw(found.status, &found.facts).map_err(|r| found.refused(r))?;
+    let decision = found.allowed(verbs::withdraw(found.status, &found.facts))?;
     apply(conn, &found, EventKind::Cancelled, &decision, actor, now)
 }
 
 /// Withdraws an intent or, where it is too late for that, asks that it is not tried again. Returns
-/// where it stands then.
+/// its new status.
 pub(crate) fn request_cancel(
     conn: &Connection,
     id: i64,
@@ -28,7 +29,7 @@ pub(crate) fn request_cancel(
     now: i64,
 ) -> Result<Status> {
     let found = standing::of(conn, id, now)?;
-    match verbs::request_cancel(found.status, &found.facts).map_err(|r| found.refused(r))? {
+    match found.allowed(verbs::request_cancel(found.status, &found.facts))? {
         Cancellation::Withdrawn(decision) => {
             apply(conn, &found, EventKind::Cancelled, &decision, actor, now)?;
             Ok(decision.status)
@@ -39,7 +40,7 @@ pub(crate) fn request_cancel(
                  WHERE id = ?1 AND cancel_requested_at IS NULL",
             )?;
             if statement.execute((id, now))? > 0 {
-                note(conn, &found, EventKind::CancelRequested, actor, now)?;
+                note(conn, &found, EventKind::CancelRequested, None, actor, now)?;
             }
             Ok(found.status)
         }
@@ -49,14 +50,14 @@ pub(crate) fn request_cancel(
 /// Lets later intents of its ordering key go on without this one.
 pub(crate) fn skip(conn: &Connection, id: i64, actor: &Actor, now: i64) -> Result<()> {
     let found = standing::of(conn, id, now)?;
-    verbs::skip(found.status, found.is_keyed).map_err(|r| found.refused(r))?;
+    found.allowed(verbs::skip(found.status, found.is_keyed))?;
     if !ordering::leave(conn, id)? {
-        return Err(found.refused(verbs::skipped_before()));
+        return found.allowed(Err(verbs::skipped_before()));
     }
-    note(conn, &found, EventKind::Skipped, actor, now)
+    note(conn, &found, EventKind::Skipped, None, actor, now)
 }
 
-/// Applies what an actor's verb leads to.
+/// Applies the decision about an actor's verb.
 pub(super) fn apply(
     conn: &Connection,
     found: &Standing,
@@ -73,15 +74,16 @@ pub(super) fn apply(
 }
 
 /// Puts a verb on record that leaves the intent where it stands.
-fn note(
+pub(super) fn note(
     conn: &Connection,
     found: &Standing,
     kind: EventKind,
+    receipt: Option<&Receipt>,
     actor: &Actor,
     now: i64,
 ) -> Result<()> {
     let mut moves = Transitions::new(conn, Author::Actor(actor), now);
     let decision = Decision::plain(found.status, &found.facts);
-    moves.event(found.row(), kind, found.status, &decision, None)?;
+    moves.event(found.row(), kind, found.status, &decision, receipt)?;
     moves.finish().map(drop)
 }

@@ -25,7 +25,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const DEDUPLICATES: Downstream =
     Downstream::DeduplicatesByKey { window: Duration::from_secs(24 * 3600) };
 
-/// A file, and a relay for `pay` that answers what it is told to, else with success.
+/// A file, and a relay for `pay` whose answers are scripted; without a script it succeeds.
 struct Scene {
     dir: TempDir,
     clock: ManualClock,
@@ -141,8 +141,8 @@ impl Scene {
         }
     }
 
-    /// What is said about an intent. Checks that the relay does as it says: only where nothing is
-    /// in the way does it send the intent.
+    /// The answer of `why` about an intent. Checks that the relay does as it says: only where no
+    /// rule is in the way does it send the intent.
     fn why(&self, id: i64) -> (&'static str, String) {
         let shard = (self.shard != Shard::ALL).then_some(self.shard);
         let (word, text) = self.outbox.why(id, shard).unwrap();
@@ -235,7 +235,7 @@ fn scene(rule: Rule) -> (Scene, i64) {
     }
 }
 
-/// What must stand in what is said.
+/// The words that the answer with this rule must contain.
 fn words(rule: Rule) -> &'static [&'static str] {
     match rule {
         Rule::Settled => &["succeeded at 2027-01-15T08:00:00Z", "eff_1"],

@@ -27,19 +27,19 @@ const NOW: i64 = 1_800_000_000_000;
 const LEASE_MS: i64 = 90_000;
 const SETTLE: Duration = Duration::from_secs(120);
 
-/// What happens to it.
+/// An event between a lookup and its finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Meanwhile {
-    /// The look-up comes back, having found nothing.
+    /// The lookup comes back, having found nothing.
     NotFound,
-    /// The same, having found the effect.
+    /// The lookup comes back, having found the effect.
     Found,
     /// The worker that lost its lease comes back with a success.
     LateSuccess,
     ResolvedAsApplied,
     ResolvedAsNotApplied,
     Confirmed,
-    /// The look-up's own lease runs out, and another relay asks and does not find it.
+    /// The lookup's own lease runs out, and another relay asks and does not find it.
     AskedByAnother,
     /// The next relay takes it where it is pending, loses its lease, and its lease is taken back.
     SentAndLost,
@@ -86,7 +86,7 @@ fn writer(store: &Store, owner: &str) -> Writer {
     writer
 }
 
-fn in_step<T>(
+fn in_tx<T>(
     store: &Store,
     owner: &str,
     now: i64,
@@ -94,9 +94,9 @@ fn in_step<T>(
 ) -> T {
     let mut writer = writer(store, owner);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let mut step = writer.begin(now, clock).unwrap();
-    let value = f(&mut step).unwrap();
-    step.commit().unwrap();
+    let mut tx = writer.begin(now, clock).unwrap();
+    let value = f(&mut tx).unwrap();
+    tx.commit().unwrap();
     value
 }
 
@@ -127,14 +127,12 @@ impl Scene {
         conn.execute_batch("COMMIT").unwrap();
         drop(conn);
         let rules = rules();
-        let sent =
-            in_step(&store, "a", NOW, |step| step.claim(&request(&rules))).deliveries.remove(0);
+        let sent = in_tx(&store, "a", NOW, |tx| tx.claim(&request(&rules))).deliveries.remove(0);
         let lost_at = NOW + LEASE_MS;
-        in_step(&store, "b", lost_at, |step| step.recover(&rules));
+        in_tx(&store, "b", lost_at, |tx| tx.recover(&rules));
         let now = lost_at + 120_000;
         let asked =
-            in_step(&store, "b", now, |step| step.claim_lookups(&request(&rules), &|_| false))
-                .remove(0);
+            in_tx(&store, "b", now, |tx| tx.claim_lookups(&request(&rules), &|_| false)).remove(0);
         Self { _dir: dir, store, now, sent, asked }
     }
 
@@ -148,7 +146,7 @@ impl Scene {
 
     fn record(&self, owner: &str, delivery: &Arc<Delivery>, reported: Reported) {
         let record = Record { delivery: Arc::clone(delivery), reported, roll: 0.5 };
-        in_step(&self.store, owner, self.now, |step| step.record(&record, &rules(), &|_| false));
+        in_tx(&self.store, owner, self.now, |tx| tx.record(&record, &rules(), &|_| false));
     }
 
     fn record_finding(&self, owner: &str, held: &Held, finding: Finding) {
@@ -158,7 +156,7 @@ impl Scene {
 
     fn happen(&mut self, meanwhile: Meanwhile) {
         self.now += 1000;
-        let by = Actor::new("somebody");
+        let actor = Actor::new("operator");
         match meanwhile {
             Found | NotFound => {
                 let finding = match meanwhile {
@@ -176,7 +174,7 @@ impl Scene {
                     _ => Resolution::NotApplied,
                 };
                 let mut conn = self.store.connection().unwrap();
-                let resolved = resolve(&mut conn, 1, &resolution, &by, &|_| false, self.now);
+                let resolved = resolve(&mut conn, 1, &resolution, &actor, &|_| false, self.now);
                 let refused = resolved.is_err_and(|error| error.kind() != ErrorKind::Refused);
                 assert!(!refused);
             }
@@ -184,14 +182,14 @@ impl Scene {
                 let conn = self.conn();
                 let key = self.sent.idempotency_key();
                 conn.execute_batch("BEGIN IMMEDIATE").unwrap();
-                confirm(&conn, ("", key), &receipt(), &by, self.now).unwrap();
+                confirm(&conn, ("", key), &receipt(), &actor, self.now).unwrap();
                 conn.execute_batch("COMMIT").unwrap();
             }
             AskedByAnother => {
                 self.now += LEASE_MS;
                 let rules = rules();
-                let asked = in_step(&self.store, "c", self.now, |step| {
-                    step.claim_lookups(&request(&rules), &|_| false)
+                let asked = in_tx(&self.store, "c", self.now, |tx| {
+                    tx.claim_lookups(&request(&rules), &|_| false)
                 });
                 for lookup in asked {
                     self.record_finding("c", &lookup, Finding::NotApplied);
@@ -199,9 +197,9 @@ impl Scene {
             }
             SentAndLost => {
                 let rules = rules();
-                in_step(&self.store, "d", self.now, |step| step.claim(&request(&rules)));
+                in_tx(&self.store, "d", self.now, |tx| tx.claim(&request(&rules)));
                 self.now += LEASE_MS;
-                in_step(&self.store, "e", self.now, |step| step.recover(&rules));
+                in_tx(&self.store, "e", self.now, |tx| tx.recover(&rules));
             }
         }
     }
@@ -234,7 +232,7 @@ fn all_orders() -> Vec<Vec<Meanwhile>> {
 /// The request was applied, and everybody who knows anything says it at some time: there is one
 /// settlement, and it is the truth. Those who found nothing may send it back in between.
 ///
-/// One order in 23, so that all eight choices and all first steps are among them.
+/// Every 23rd order, so that all eight choices and all beginnings are among them.
 #[test]
 fn settlement_is_one_and_true_in_many_orders() {
     all_orders().iter().step_by(23).for_each(|order| play(order));
