@@ -8,7 +8,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tempfile::TempDir;
 
 use super::downstream::{TIME_LIMIT, WINDOW};
-use super::model::SETTLE;
+use super::knowledge::SETTLE;
 use super::verb::Move;
 use crate::clock::Clock;
 use crate::core::backoff::{Backoff, Jitter};
@@ -26,18 +26,18 @@ const START: i64 = 1_800_000_000_000;
 
 const GIVE_UP_AFTER: Duration = Duration::from_secs(100_000);
 
-/// What is broken on purpose, to show that the checks see it.
+/// A fault of the store that is made on purpose, to show that the checks find it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mutant {
     /// An outcome is written whatever claim the row is under.
     NoTokenCompare,
-    /// Nobody knows that the downstream forgets keys.
+    /// The store does not know that the downstream forgets keys.
     NoWindow,
     /// Every row of an ordering key can come due.
     TwoHeads,
 }
 
-/// What differs between sequences beside what happens in them.
+/// The configuration of a sequence.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup(pub u16);
 
@@ -46,7 +46,7 @@ impl Setup {
         Self(rng.u16(0..1 << 10))
     }
 
-    /// Whether somebody sets the wall clock in it.
+    /// Whether the wall clock jumps in the sequence.
     pub fn has_jumps(self) -> bool {
         self.0 & 1 != 0
     }
@@ -79,7 +79,7 @@ impl Setup {
     }
 }
 
-/// What the downstream of an operation really promises.
+/// The true promise of an operation's downstream.
 pub(crate) fn downstream(operation: usize) -> Downstream {
     match operation {
         0 => Downstream::DeduplicatesByKey { window: WINDOW },

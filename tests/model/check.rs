@@ -1,4 +1,4 @@
-//! What must hold after every step, each rule by its name.
+//! The rules that must hold after every step, each by its name.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,7 +32,7 @@ impl From<rusqlite::Error> for Violation {
     }
 }
 
-/// What a verb did.
+/// The effect of a verb.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub verb: Verb,
@@ -54,16 +54,16 @@ pub(crate) fn moves(before: &Snapshot, after: &Snapshot, done: &Done) -> Checked
         if from == Some(row.status) {
             continue;
         }
-        let told = || format!("intent {id}: {from:?} to {} by {:?}", row.status, done.verb);
+        let described = || format!("intent {id}: {from:?} to {} by {:?}", row.status, done.verb);
         let is_allowed = match from {
             None => done.verb.enters() && row.status == Status::Pending,
             Some(from) => done.verb.allows(from, row.status),
         };
         if !is_allowed {
-            return violation("moves", told());
+            return violation("moves", described());
         }
         if from.is_some() && done.row.is_some_and(|target| target != id) {
-            return violation("moves_one_row", format!("{}, of {:?}", told(), done.row));
+            return violation("moves_one_row", format!("{}, of {:?}", described(), done.row));
         }
         made.extend(from.map(|from| (done.verb, from, row.status)));
     }
@@ -119,25 +119,25 @@ pub(crate) fn heads(now: &Snapshot) -> Checked {
         let acts =
             |id: &&i64| status(id) == Status::InFlight || status(id) == Status::Pending && due(id);
         let acting: Vec<i64> = line.iter().filter(acts).copied().collect();
-        let told = || {
+        let described = || {
             let rows: Vec<_> = line.iter().map(|id| (id, status(id), due(id))).collect();
             format!("(id, status, is due): {rows:?}")
         };
         let first = line[0];
         match acting[..] {
             [] if status(&first) == Status::Pending => {
-                return violation("no_line_is_stuck", told());
+                return violation("no_line_is_stuck", described());
             }
             [] => {}
             [one] if one == first || status(&one) == Status::InFlight => {}
-            [_] => return violation("only_heads_act", told()),
-            _ => return violation("one_head", told()),
+            [_] => return violation("only_heads_act", described()),
+            _ => return violation("one_head", described()),
         }
     }
     Ok(())
 }
 
-/// One settlement for ever, and counted once.
+/// Every intent is settled once forever, and counted once.
 pub(crate) fn settled_once(before: &Snapshot, after: &Snapshot) -> Checked {
     for (id, row) in &before.rows {
         if row.receipt.is_some() && after.rows.get(id).map(|row| &row.receipt) != Some(&row.receipt)
@@ -208,9 +208,9 @@ impl Trails {
             self.0.insert(event.id, (event.seq, event.to));
         }
         for (&id, row) in &after.rows {
-            let (_, told) = self.0.get(&id).copied().unwrap_or((0, Status::Pending));
-            if unclaimed(told) != unclaimed(row.status) {
-                let text = format!("intent {id} is {}, the trail says {told}", row.status);
+            let (_, described) = self.0.get(&id).copied().unwrap_or((0, Status::Pending));
+            if unclaimed(described) != unclaimed(row.status) {
+                let text = format!("intent {id} is {}, the trail says {described}", row.status);
                 return violation("trail_ends_here", text);
             }
             let Some(from) = before.status(id).filter(|from| *from != row.status) else { continue };

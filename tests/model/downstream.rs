@@ -1,4 +1,4 @@
-//! What really happens at the downstreams, which the store cannot see: the truth it is held against.
+//! The true effects at the downstreams, which the store cannot see and is checked against.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,14 +9,14 @@ pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 /// How long the downstream that deduplicates remembers a key.
 pub(crate) const WINDOW: Duration = Duration::from_secs(600);
 
-/// All downstreams, in the time that nobody can set.
+/// All downstreams, in monotonic time.
 #[derive(Debug, Default)]
 pub(crate) struct Downstreams {
     /// The ids of the effects of each intent.
     effects: BTreeMap<i64, Vec<String>>,
     /// For intents whose downstream deduplicates: when the key was last applied anew.
     remembered: BTreeMap<i64, Duration>,
-    /// Requests that are applied at that time, unless somebody says otherwise before.
+    /// Requests that are still under way, each with the time at which it is applied.
     lingering: Vec<Lingering>,
     made: u32,
 }

@@ -35,7 +35,7 @@ fn a_revision_that_waits_for_a_later_row_acts_when_that_gives_way() {
     );
 }
 
-/// An intent that was on the way was confirmed with the id of another, which left it for review; and
+/// An intent that was in flight was confirmed with the id of another, which left it for review; and
 /// a person's word sent it again, although the relay that was at it was alive and had not reported.
 #[test]
 fn what_is_set_aside_may_still_be_on_its_way() {
@@ -54,8 +54,8 @@ fn what_is_set_aside_may_still_be_on_its_way() {
     );
 }
 
-/// What was set aside while it was on the way was in doubt from then on, and not since its attempt: it
-/// was replayed after the downstream had forgotten its key.
+/// A row that was set aside in flight was in doubt from then on, and not since its attempt: it was
+/// replayed after the downstream had forgotten its key.
 #[test]
 fn what_is_set_aside_is_in_doubt_since_its_attempt() {
     let (row, binds) = (0, 0b1_0000);
@@ -74,8 +74,8 @@ fn what_is_set_aside_is_in_doubt_since_its_attempt() {
     );
 }
 
-/// A look-up asked, and found nothing; then a relay that had been suspended with the row sent it after
-/// all, and reported or died before the finding was written, which was believed.
+/// A lookup asked, and found nothing; then a relay that had been suspended with the row sent it
+/// after all, and reported or died before the finding was written, which was believed.
 #[test]
 fn a_finding_older_than_the_last_word_of_a_sender_is_not_believed() {
     for last_word in [Op::Report { relay: 0, nth: 0 }, Op::Crash { relay: 0 }] {
@@ -97,8 +97,8 @@ fn a_finding_older_than_the_last_word_of_a_sender_is_not_believed() {
     }
 }
 
-/// A look-up found the effect of an attempt that had been sent while it was on the way, and said in the
-/// trail that the row had been unknown.
+/// A lookup found the effect of an attempt that had been sent meanwhile, and said in the trail that
+/// the row had been unknown.
 #[test]
 fn a_finding_that_comes_late_says_where_the_row_stands() {
     holds(
@@ -120,8 +120,8 @@ fn a_finding_that_comes_late_says_where_the_row_stands() {
     );
 }
 
-/// A later row was set aside while it was on the way; an earlier one that had been skipped and had come
-/// back waited for it for ever.
+/// A later row was set aside in flight; an earlier one that had been skipped and replayed waited
+/// for it forever.
 #[test]
 fn what_is_set_aside_gives_way_to_an_earlier_row() {
     let (row, binds) = (0, 0b1_0000);
@@ -142,8 +142,8 @@ fn what_is_set_aside_gives_way_to_an_earlier_row() {
     );
 }
 
-/// A suspended worker sent at last, reported that it does not know, or died; and a look-up asked right
-/// after it, whose relay had known of the doubt for long. The request was still under way.
+/// A suspended worker sent at last, reported that it does not know, or died; and a lookup asked
+/// right after it, whose relay had known of the doubt for long. The request was still under way.
 #[test]
 fn an_attempt_that_ends_late_is_left_alone_from_then_on() {
     for end in [Op::Report { relay: 0, nth: 0 }, Op::Crash { relay: 0 }] {

@@ -1,5 +1,5 @@
-//! What may be known about each intent's attempts, reckoned from what was handed out and reported
-//! and not from what the store wrote down: the promise is held against it.
+//! The knowledge about each intent's attempts, computed from what was handed out and reported and
+//! not from the file: the promise is checked against it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,32 +8,32 @@ use super::downstream::{TIME_LIMIT, WINDOW};
 use crate::core::contract::Downstream;
 use crate::core::{CLOCK_SLACK_MS, millis};
 
-/// One attempt that was handed to a relay.
+/// An attempt that was handed to a relay.
 #[derive(Debug)]
 struct Attempt {
     token: i64,
     owner: String,
     /// By the wall clock.
     claimed_at: i64,
-    /// Its relay has said how it went, whatever that was.
+    /// The attempt's relay has reported, whatever the outcome.
     is_reported: bool,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Model {
-    /// By intent: the attempts of which nobody has said that they were not applied.
+    /// By intent: the attempts of which no report says that they were not applied.
     doubtful: BTreeMap<i64, Vec<Attempt>>,
-    /// Intents of which somebody has said what need not be true.
+    /// Intents of which a person has said what need not be true.
     pub hearsay: BTreeSet<i64>,
-    /// Intents that somebody wants not to be tried again.
+    /// Intents whose cancellation was requested.
     pub unwanted: BTreeSet<i64>,
 }
 
-/// What may be sent again, and when.
+/// A downstream's promise: which attempts may be repeated, and when.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Promise {
     pub downstream: Downstream,
-    /// Whether somebody sets the wall clock, so that it measures only roughly.
+    /// Whether the wall clock jumps, so that it measures only roughly.
     pub has_jumps: bool,
 }
 
@@ -60,7 +60,7 @@ impl Model {
         self.doubtful.entry(id).or_default().push(attempt);
     }
 
-    /// An attempt that surely was not applied, or was never begun.
+    /// Forgets an attempt that was definitely not applied, or was never begun.
     pub fn not_applied(&mut self, id: i64, token: i64) {
         if let Some(attempts) = self.doubtful.get_mut(&id) {
             attempts.retain(|attempt| attempt.token != token);

@@ -1,4 +1,4 @@
-//! What can happen, as values: a sequence is a list of them, made from a seed, run, and made shorter.
+//! Operations as values: a sequence is a list of them, made from a seed, run, and made shorter.
 //!
 //! Rows are named by a number and not by their id, so that a sequence means something whatever is
 //! taken out of it.
@@ -109,7 +109,7 @@ pub(crate) enum Op {
     },
 }
 
-/// What an attempt comes to, and what really happens downstream.
+/// The result of an attempt, and its true effect downstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     Succeeds,
@@ -133,7 +133,7 @@ pub(crate) enum Answer {
     NeedsReviewApplied,
 }
 
-/// What a person says about a row.
+/// A person's word about a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Word {
     Truth,
@@ -141,7 +141,7 @@ pub(crate) enum Word {
     Dead,
 }
 
-/// Which provider's id somebody names.
+/// The provider's id that a person or webhook names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Named {
     Own,
@@ -280,7 +280,8 @@ impl Named {
     }
 }
 
-/// Past none, one or several of: a backoff, the time limit, the lease, the settle delay, the window.
+/// Durations past none, one or several of: a backoff, the time limit, the lease, the quiet period,
+/// the window.
 fn duration(rng: &mut Rng) -> u32 {
     [1, 5, 30, 61, 91, 91, 121, 121, 300, 601, 10_000][rng.usize(0..11)]
 }

@@ -1,4 +1,4 @@
-//! What applications and persons do: they tell the truth as far as they can see it, or the intent
+//! Verbs of applications and persons: they tell the truth as far as they can see it, or the intent
 //! is known by hearsay alone from then on.
 
 use std::time::Duration;
@@ -203,8 +203,8 @@ impl Machine<'_> {
         accepted(done, pause::resume(&mut self.bench.person, name, &by(), now).map(drop))
     }
 
-    /// What was withdrawn or given up by the library itself was not applied, and what succeeded was;
-    /// and nobody's downstream has done twice what it must not.
+    /// Checks that intents which the library withdrew or gave up were not applied, that succeeded
+    /// ones were, and that no downstream has done twice what it must not.
     pub fn check_truth(&self) -> Checked {
         for (&id, row) in &self.before.rows {
             let effects = self.downstreams.effects(id).len();

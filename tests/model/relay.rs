@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::bench::{Mutant, OPERATIONS, downstream};
 use super::check::{Checked, Done, Violation, violation};
-use super::model::{Promise, SETTLE};
+use super::knowledge::{Promise, SETTLE};
 use super::op::Answer;
 use super::sequence::{LEASE_MS, Machine};
 use super::snapshot::Snapshot;
@@ -21,7 +21,7 @@ use crate::relay::{InDoubtSince, may_begin};
 use crate::store::relay::tx::{RelayTx, Rules};
 use crate::store::{ClaimRequest, Record, Reported};
 
-/// One relay process.
+/// A relay process.
 #[derive(Default)]
 pub(crate) struct Relay {
     pub owner: String,
@@ -29,17 +29,17 @@ pub(crate) struct Relay {
     doubts: InDoubtSince,
 }
 
-/// What a relay holds, as far as it knows.
+/// A row that a relay holds, as far as it knows.
 pub(crate) struct Flight {
     pub held: Held,
     begun: Option<Begun>,
 }
 
-/// What a worker will say, and since when it has worked.
+/// The report a worker will make, and since when it has worked.
 struct Begun {
     reported: Reported,
     at: Duration,
-    /// It sends only just before it reports or ends.
+    /// The worker sends only just before it reports or ends.
     sends_late: bool,
 }
 
@@ -50,8 +50,8 @@ impl Relay {
 }
 
 impl Machine<'_> {
-    /// One transaction of a relay.
-    fn step<T>(
+    /// Runs `f` in a transaction of a relay.
+    fn in_tx<T>(
         &mut self,
         relay: usize,
         f: impl FnOnce(&mut RelayTx<'_>, &[Rules], &dyn Fn(&str) -> bool) -> Fallible<T>,
@@ -60,11 +60,11 @@ impl Machine<'_> {
         let (now, passed) = (clock.now(), clock.monotonic());
         let alive = self.relays.each_ref().map(|relay| relay.owner.clone());
         let owner = &alive[relay];
-        let mut step = RelayTx::begin(&self.bench.relays[relay], owner, now, clock)?;
+        let mut tx = RelayTx::begin(&self.bench.relays[relay], owner, now, clock)?;
         let is_alive = |owner: &str| alive.iter().any(|known| known == owner);
-        let value = f(&mut step, &self.rules, &is_alive)?;
-        let stepped = step.commit()?;
-        for event in &stepped.events {
+        let value = f(&mut tx, &self.rules, &is_alive)?;
+        let committed = tx.commit()?;
+        for event in &committed.events {
             self.relays[relay].doubts.note(event, passed);
         }
         Ok(value)
@@ -72,9 +72,9 @@ impl Machine<'_> {
 
     pub fn claim(&mut self, relay: usize, operation: usize, limit: usize) -> Checked<Done> {
         let holds_nothing = self.relays[relay].held.is_empty();
-        let claimed = self.step(relay, |step, rules, _| {
-            step.check_schema()?;
-            step.claim(&request(&rules[operation], limit, holds_nothing))
+        let claimed = self.in_tx(relay, |tx, rules, _| {
+            tx.check_schema()?;
+            tx.claim(&request(&rules[operation], limit, holds_nothing))
         })?;
         self.check_tokens(claimed.deliveries.iter())?;
         for delivery in claimed.deliveries {
@@ -94,8 +94,8 @@ impl Machine<'_> {
     }
 
     pub fn claim_lookups(&mut self, relay: usize, operation: usize, limit: usize) -> Checked<Done> {
-        let found = self.step(relay, |step, rules, is_alive| {
-            step.claim_lookups(&request(&rules[operation], limit, false), is_alive)
+        let found = self.in_tx(relay, |tx, rules, is_alive| {
+            tx.claim_lookups(&request(&rules[operation], limit, false), is_alive)
         })?;
         self.check_tokens(found.iter().map(Held::delivery))?;
         let passed = self.bench.clock.monotonic();
@@ -134,7 +134,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Which of the deliveries that a relay holds, or else the other, of those that are (not) begun.
+    /// A delivery that this relay holds, or else the other, of those that are begun or are not.
     pub fn held(&self, relay: u8, nth: u8, is_begun: bool) -> Option<(usize, usize)> {
         let relay = usize::from(relay);
         [relay, 1 - relay].into_iter().find_map(|relay| {
@@ -219,7 +219,7 @@ impl Machine<'_> {
     }
 
     /// A request of a process that was suspended leaves at last, and takes its time. Where keys are
-    /// forgotten nobody promises anything about such a one.
+    /// forgotten no promise covers it.
     fn send_late(&mut self, flight: &Flight) {
         let delivery = flight.held.delivery();
         let is_unprotected = downstream(operation_of(delivery)) == Downstream::Unprotected;
@@ -257,9 +257,9 @@ impl Machine<'_> {
         };
         let delivery = self.broken_delivery(Arc::clone(held.delivery()));
         let record = Record { delivery, reported, roll: 0.5 };
-        self.step(relay, |step, rules, is_alive| {
+        self.in_tx(relay, |tx, rules, is_alive| {
             let rules = &rules[operation_of(&record.delivery)];
-            step.record(&record, rules, is_alive)
+            tx.record(&record, rules, is_alive)
         })?;
         Ok(Done { verb, row: Some(id), may_be_silent })
     }
@@ -271,7 +271,7 @@ impl Machine<'_> {
         }
     }
 
-    /// What a store without the comparison of tokens would write to.
+    /// The claim that a store without the comparison of tokens would write to.
     fn broken_delivery(&self, delivery: Arc<Delivery>) -> Arc<Delivery> {
         let row = self.before.rows.get(&delivery.id).filter(|row| row.status == Status::InFlight);
         let token = row.and_then(|row| row.lease.as_ref()).and_then(|lease| lease.token);
@@ -283,25 +283,26 @@ impl Machine<'_> {
 
     fn is_probe(&self, id: i64, token: i64) -> Checked<bool> {
         let mut statement = self.bench.person.prepare_cached(
-            "SELECT EXISTS (SELECT 1 FROM outbox_operation WHERE probe_id = ?1 AND probe_token = ?2)",
+            "SELECT EXISTS (SELECT 1 FROM outbox_operation
+                            WHERE probe_id = ?1 AND probe_token = ?2)",
         )?;
         Ok(statement.query_row((id, token), |row| row.get(0))?)
     }
 
-    /// Gives back what no worker has begun.
+    /// Releases a row that no worker has begun.
     pub fn release(&mut self, relay: usize, at: usize) -> Checked<Done> {
         let Flight { held, .. } = self.relays[relay].held.remove(at);
         let delivery = held.delivery();
         self.model.not_applied(delivery.id, delivery.token);
-        self.step(relay, |step, _, _| step.release(&held))?;
+        self.in_tx(relay, |tx, _, _| tx.release(&held))?;
         Ok(Done { verb: Verb::Release, row: Some(delivery.id), may_be_silent: true })
     }
 
     pub fn renew(&mut self, relay: usize) -> Checked<Done> {
         let held: Vec<_> =
             self.relays[relay].held.iter().map(|f| Arc::clone(f.held.delivery())).collect();
-        let renewed = self.step(relay, |step, _, _| {
-            held.iter().map(|delivery| step.renew(delivery, LEASE_MS)).collect::<Fallible<Vec<_>>>()
+        let renewed = self.in_tx(relay, |tx, _, _| {
+            held.iter().map(|delivery| tx.renew(delivery, LEASE_MS)).collect::<Fallible<Vec<_>>>()
         })?;
         for (delivery, is_held) in held.iter().zip(renewed) {
             if is_held {
@@ -317,14 +318,14 @@ impl Machine<'_> {
     pub fn abandon(&mut self, relay: usize, at: usize) -> Checked<Done> {
         let held = self.relays[relay].held[at].held.clone();
         let delivery = held.delivery();
-        self.step(relay, |step, rules, _| step.abandon(&held, &rules[operation_of(delivery)]))?;
+        self.in_tx(relay, |tx, rules, _| tx.abandon(&held, &rules[operation_of(delivery)]))?;
         delivery.lease.revoke();
         Ok(Done { verb: Verb::Recover, row: Some(delivery.id), may_be_silent: false })
     }
 
     pub fn recover(&mut self, relay: usize) -> Checked<Done> {
-        self.step(relay, |step, rules, _| {
-            rules.iter().try_for_each(|rules| step.recover(rules).map(drop))
+        self.in_tx(relay, |tx, rules, _| {
+            rules.iter().try_for_each(|rules| tx.recover(rules).map(drop))
         })?;
         Ok(Done { verb: Verb::Recover, row: None, may_be_silent: false })
     }
@@ -337,7 +338,7 @@ impl Machine<'_> {
         self.relays[relay] = Relay::new(format!("relay-{relay}-{}", self.generation));
     }
 
-    /// What followed from a finding that nothing was applied, once it is written.
+    /// Checks the result of a finding that nothing was applied, once it is written.
     pub fn heed_finding(&mut self, after: &Snapshot) -> Checked {
         let Some((id, is_settled)) = self.believed.take() else { return Ok(()) };
         let goes_on =

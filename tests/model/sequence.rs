@@ -1,4 +1,4 @@
-//! One sequence on its way: what happens is done to the file, and everything is checked after it.
+//! The run of a sequence: each operation is done to the file, and everything is checked after it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use fastrand::Rng;
 use super::bench::{Bench, Mutant, OPERATIONS, Setup};
 use super::check::{self, Checked, Done, Trails};
 use super::downstream::Downstreams;
-use super::model::Model;
+use super::knowledge::Model;
 use super::op::{Answer, Op};
 use super::relay::Relay;
 use super::snapshot::{self, RowNow, Snapshot};
@@ -30,7 +30,7 @@ pub(crate) struct Machine<'b> {
     pub before: Snapshot,
     /// The last token that was handed out.
     pub token: i64,
-    /// A look-up that found nothing, and whether it was asked late enough.
+    /// A lookup that found nothing, and whether it was asked late enough.
     pub believed: Option<(i64, bool)>,
     pub entities: u32,
     pub generation: u32,
@@ -82,7 +82,7 @@ impl<'b> Machine<'b> {
         self.heal()
     }
 
-    /// Whether it would do anything now.
+    /// Whether the operation would do anything now.
     fn can(&self, op: Op) -> bool {
         match op {
             Op::Enqueue { .. } => self.has_room(),
@@ -115,7 +115,7 @@ impl<'b> Machine<'b> {
         self.check_truth()
     }
 
-    /// Does it, if it can be done now. Returns what must be checked in the file.
+    /// Does the operation, if it can be done now. Returns what must be checked in the file.
     fn perform(&mut self, op: Op) -> Checked<Option<Done>> {
         let of = usize::from;
         match op {
@@ -230,15 +230,15 @@ impl<'b> Machine<'b> {
             let text = format!("the counter is {}, handed out was {}", after.token, self.token);
             return check::violation("tokens_rise", text);
         }
-        // One may also be drawn to name a doubt.
+        // A token may also be drawn to name a doubt.
         self.token = after.token;
         self.heed_finding(&after)?;
         self.before = after;
         Ok(())
     }
 
-    /// Everything heals: once relays run, the downstream answers and look-ups tell the truth, nothing
-    /// waits any more but behind what waits for a person.
+    /// Everything heals: once relays run, the downstream answers and lookups tell the truth, no row
+    /// waits any more but behind a row that waits for a person.
     fn heal(&mut self) -> Checked {
         for relay in [0, 1] {
             self.apply(Op::Crash { relay })?;
@@ -272,7 +272,7 @@ impl<'b> Machine<'b> {
         Ok(())
     }
 
-    /// What nobody needs to be asked about and is not done.
+    /// Intents that wait for no person and are not settled.
     fn waiting(&self) -> Vec<i64> {
         let lines = self.before.lines();
         let is_behind = |id: i64| {

@@ -1,4 +1,4 @@
-//! What the file says, read by statements of the test's own.
+//! The state of the file, read by statements of the test's own.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use rusqlite::Connection;
 
 use crate::core::status::Status;
 
-/// One intent as it stands.
+/// The state of an intent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RowNow {
     pub operation: String,
     pub tenant: String,
     pub ordering_key: Option<String>,
-    /// Its position in the line of its key, while it is in it.
+    /// The row's position in the order of its key, while it has one.
     pub place: Option<i64>,
     pub status: Status,
     pub receipt: Option<(String, Option<String>)>,
@@ -47,7 +47,7 @@ pub(crate) struct Snapshot {
     pub rows: BTreeMap<i64, RowNow>,
     /// By provider and its id: whose it is.
     pub bindings: BTreeMap<(String, String), i64>,
-    /// What is counted, by operation and word.
+    /// The counts, by operation and word.
     pub settled: BTreeMap<(String, String), i64>,
     /// The counter of fencing tokens.
     pub token: i64,

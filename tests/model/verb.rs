@@ -4,7 +4,7 @@ use crate::core::status::Status::{
     self, Cancelled, Dead, InFlight, NeedsReview, Pending, Succeeded, Unknown,
 };
 
-/// What is done to rows, in one transaction.
+/// A verb on rows, in one transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Verb {
     Enqueue,
@@ -23,8 +23,8 @@ pub(crate) enum Verb {
     Other,
 }
 
-/// Where nobody holds the row any more, a success that comes late wins; but not with an id that is
-/// another intent's.
+/// Where no relay holds the row any more, a success that comes late wins; but not with an id that
+/// is another intent's.
 const LATE: &[(Status, &[Status])] = &[
     (Pending, &[Succeeded, NeedsReview]),
     (Unknown, &[Succeeded, NeedsReview]),
