@@ -78,29 +78,15 @@ pub(crate) fn open_own(path: &Path) -> Result<Connection> {
     Ok(conn)
 }
 
-/// A connection for a moment's reading.
-pub(crate) enum Reader {
-    Pooled(PooledConnection),
-    Own(Connection),
-}
+/// A connection for a moment's reading: of the pool, or its own.
+pub(crate) type Reader = Box<dyn Deref<Target = Connection>>;
 
 /// A reader never waits for the pool: the threads that hold its connections may be waiting for the
 /// write lock, and the holder of that lock may be the thread that reads.
 pub(crate) fn reader(pool: &Pool, path: &Path) -> Result<Reader> {
     match pool.try_get() {
-        Some(conn) => Ok(Reader::Pooled(conn)),
-        None => open_own(path).map(Reader::Own),
-    }
-}
-
-impl Deref for Reader {
-    type Target = Connection;
-
-    fn deref(&self) -> &Connection {
-        match self {
-            Self::Pooled(conn) => conn,
-            Self::Own(conn) => conn,
-        }
+        Some(conn) => Ok(Box::new(conn)),
+        None => Ok(Box::new(Box::new(open_own(path)?))),
     }
 }
 

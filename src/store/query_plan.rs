@@ -2,6 +2,7 @@
 
 use rusqlite::Connection;
 
+use crate::store::query::read;
 use crate::store::relay::{due, leases};
 use crate::store::tables::{audit, budget, candidate, ordering};
 use crate::store::verbs::{enqueue, inbox, revise};
@@ -87,7 +88,7 @@ fn no_hot_statement_scans_or_sorts() {
         ("is_entered", budget::IS_ENTERED, "outbox_spend_cost"),
         ("forget", budget::FORGET, "(operation=? AND at<?)"),
         ("refund", budget::REFUND, "(operation=? AND at=? AND id=? AND token=?)"),
-        ("id_of_key", enqueue::ID_OF_KEY, "sqlite_autoindex_outbox_1"),
+        ("id_of_key", read::ID_OF_KEY, "sqlite_autoindex_outbox_1"),
         ("id_of_version", enqueue::ID_OF_VERSION, "outbox_version"),
         ("inbox_result", inbox::RESULT, "PRIMARY KEY (source=? AND message_id=?)"),
         ("inbox_finish", inbox::FINISH, "PRIMARY KEY (source=? AND message_id=?)"),

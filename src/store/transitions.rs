@@ -18,10 +18,10 @@ use crate::error::Result;
 use crate::event::{Event, EventKind};
 use crate::handler::Delivery;
 use crate::store::columns;
-use crate::store::tables::audit::{NewEvent, insert_event};
+use crate::store::tables::audit::insert_event;
 use crate::store::tables::contract::{self, Contract};
-use crate::store::tables::settled::{self, Settlement};
-use crate::store::tables::{binding, lost_lease, ordering};
+use crate::store::tables::settled::DUPLICATE_EFFECT;
+use crate::store::tables::{binding, lost_lease, ordering, settled};
 
 /// The row a decision is about, and the claim it must still be under.
 #[derive(Debug, Clone, Copy)]
@@ -210,18 +210,14 @@ impl<'a> Transitions<'a> {
         if late_id.is_none() && row.has_lease {
             return Ok(false);
         }
-        settled::write(
-            self.conn,
-            &Settlement {
-                id: row.id,
-                status: decision.status,
-                attempts: decision.facts.attempts,
-                receipt,
-                is_keyed: row.is_keyed,
-                was_in_doubt: decision.facts.in_doubt_since.is_some() || !is_relay,
-                now: self.now,
-            },
-        )?;
+        settled::write(self.conn, row.id, decision, receipt, self.now)?;
+        if row.is_keyed {
+            ordering::leave(self.conn, row.id)?;
+        }
+        // Only an attempt in doubt, or one that an actor's verb ends, is noted as lost.
+        if decision.facts.in_doubt_since.is_some() || !is_relay {
+            lost_lease::forget(self.conn, row.id)?;
+        }
         let id = receipt.and_then(|receipt| receipt.downstream_id.as_deref());
         let other = self.other_id(row, late_id.flatten(), id)?;
         self.event(row, kind, decision.status, decision, receipt)?;
@@ -306,9 +302,17 @@ impl<'a> Transitions<'a> {
         decision: &Decision,
         (first, second): (String, &str),
     ) -> Result<()> {
-        let event = self.new_event(row, EventKind::DuplicateEffect, row.status, decision);
-        let event = settled::duplicate_effect(self.conn, row.operation, &event, (&first, second))?;
-        self.events.push(event);
+        let event = Event {
+            reason: Some(format!(
+                "carried out twice: the provider knows it as {first:?} and as {second:?}; undo one \
+                 of them there"
+            )),
+            error_class: Some(DUPLICATE_EFFECT.to_owned()),
+            downstream_id: Some(second.to_owned()),
+            ..self.new_event(row, EventKind::DuplicateEffect, row.status, decision)
+        };
+        settled::count(self.conn, row.operation, DUPLICATE_EFFECT, 1)?;
+        self.events.push(insert_event(self.conn, event, row.delivery)?);
         Ok(())
     }
 
@@ -321,44 +325,41 @@ impl<'a> Transitions<'a> {
         decision: &Decision,
         receipt: Option<&Receipt>,
     ) -> Result<()> {
-        let event = NewEvent {
-            downstream_id: receipt.and_then(|r| r.downstream_id.as_deref()),
+        let event = Event {
+            downstream_id: receipt.and_then(|r| r.downstream_id.clone()),
             ..self.new_event(row, kind, to, decision)
         };
-        let event = insert_event(self.conn, &event)?;
-        self.events.push(event);
+        self.events.push(insert_event(self.conn, event, row.delivery)?);
         Ok(())
     }
 
-    fn new_event<'e>(
-        &self,
-        row: Row<'e>,
-        kind: EventKind,
-        to: Status,
-        decision: &'e Decision,
-    ) -> NewEvent<'e>
-    where
-        'a: 'e,
-    {
+    /// The event of a move, without its position and without its intent, which the insert adds.
+    fn new_event(&self, row: Row<'_>, kind: EventKind, to: Status, decision: &Decision) -> Event {
         let (actor, reason, token) = match self.author {
             Author::Relay(owner) => (owner, None, row.token),
             // The claim that a person's verb ends is not the person's.
             Author::Actor(actor) => (actor.name(), actor.why(), None),
         };
-        NewEvent {
-            delivery: row.delivery,
+        Event {
+            position: 0,
             outbox_id: row.id,
+            seq: 0,
+            operation: String::new(),
             at: self.now,
             kind,
-            from: row.status,
-            to,
+            from_status: row.status,
+            status: to,
             attempt: decision.facts.attempts,
             claimed_at: token.is_some().then_some(decision.facts.claimed_at),
             token,
-            actor: Some(actor),
-            error_class: decision.class.as_deref(),
-            reason: decision.message.as_deref().or(reason),
+            actor: Some(actor.to_owned()),
+            error_class: decision.class.as_deref().map(str::to_owned),
+            reason: decision.message.as_deref().or(reason).map(str::to_owned),
             downstream_id: None,
+            agent_run: None,
+            tool_version: None,
+            key_hash: String::new(),
+            args_hash: None,
         }
     }
 }

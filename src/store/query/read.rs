@@ -53,13 +53,15 @@ fn read_request(conn: &Connection, entry: &mut Entry) -> Result<()> {
 }
 
 pub(crate) fn entry_by_key(conn: &Connection, tenant: &str, key: &str) -> Result<Option<Entry>> {
-    let mut statement = conn.prepare_cached(
-        "SELECT id FROM main.outbox WHERE tenant_id = ?1 AND idempotency_key = ?2",
-    )?;
-    match statement.query_row([tenant, key], |row| row.get(0)).optional()? {
-        Some(id) => entry(conn, id),
-        None => Ok(None),
-    }
+    id_of_key(conn, tenant, key)?.map_or(Ok(None), |id| entry(conn, id))
+}
+
+pub(crate) const ID_OF_KEY: &str = "
+    SELECT id FROM main.outbox WHERE tenant_id = ?1 AND idempotency_key = ?2";
+
+pub(crate) fn id_of_key(conn: &Connection, tenant: &str, key: &str) -> Result<Option<i64>> {
+    let mut statement = conn.prepare_cached(ID_OF_KEY)?;
+    Ok(statement.query_row([tenant, key], |row| row.get(0)).optional()?)
 }
 
 /// The intents that match, by id, without their receipts.
@@ -123,18 +125,16 @@ pub(crate) fn ids(conn: &Connection, filter: &Filter) -> Result<Vec<i64>> {
              SELECT k.id FROM main.outbox_keyed k
              WHERE NOT EXISTS (SELECT 1 FROM main.outbox_lease l WHERE l.id = k.id)"
         }
-        Some(Status::InFlight) => "SELECT id FROM main.outbox_lease WHERE state = 'in_flight'",
-        Some(Status::Unknown) => "SELECT id FROM main.outbox_lease WHERE state = 'unknown'",
-        Some(Status::NeedsReview) => {
-            "SELECT id FROM main.outbox_lease INDEXED BY outbox_lease_parked
-             WHERE state = 'needs_review' AND due_at IS NULL"
+        Some(status @ (Status::InFlight | Status::Unknown)) => {
+            &format!("SELECT id FROM main.outbox_lease WHERE state = '{status}'")
         }
-        Some(Status::Dead) => {
+        Some(status @ (Status::NeedsReview | Status::Dead)) => &format!(
             "SELECT id FROM main.outbox_lease INDEXED BY outbox_lease_parked
-             WHERE state = 'dead' AND due_at IS NULL"
+             WHERE state = '{status}' AND due_at IS NULL"
+        ),
+        Some(status @ (Status::Succeeded | Status::Cancelled)) => {
+            &format!("SELECT id FROM main.outbox_receipt WHERE status = '{status}'")
         }
-        Some(Status::Succeeded) => "SELECT id FROM main.outbox_receipt WHERE status = 'succeeded'",
-        Some(Status::Cancelled) => "SELECT id FROM main.outbox_receipt WHERE status = 'cancelled'",
     };
     let named = serde_json::json!(filter.ids).to_string();
     let source = if filter.ids.is_empty() {

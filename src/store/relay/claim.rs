@@ -201,7 +201,7 @@ impl RelayTx<'_> {
         policy: &Policy,
     ) -> Result<Tried> {
         let (conn, operation) = (self.conn, &request.rules.operation);
-        let row = row_of(&candidate, Status::Pending, request.rules);
+        let row = row_of(candidate.id, candidate.token, Status::Pending, request.rules);
         let intent = match candidate.intent {
             Ok(intent) => intent,
             Err(why) => {
@@ -279,14 +279,14 @@ impl RelayTx<'_> {
     }
 }
 
-/// The row of a candidate under the claim it was found under. Its place in line is not known here.
-pub(super) fn row_of<'a>(candidate: &Candidate, status: Status, rules: &'a Rules) -> Row<'a> {
+/// The row that was found under this claim. Its ordering key is not known here.
+pub(super) fn row_of(id: i64, token: Option<i64>, status: Status, rules: &Rules) -> Row<'_> {
     Row {
-        id: candidate.id,
+        id,
         operation: &rules.operation,
         is_keyed: false,
         status,
-        token: candidate.token,
+        token,
         has_lease: true,
         on_dead: rules.on_dead,
         delivery: None,

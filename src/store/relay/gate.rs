@@ -8,7 +8,7 @@ use crate::core::actor::Actor;
 use crate::core::flow::{Closed, FlowControl, FlowMove, Gate, Heard};
 use crate::core::outcome::Outcome;
 use crate::core::shard::Shard;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::handler::Delivery;
 use crate::store::relay::tx::{RelayTx, Rules};
 use crate::store::tables::budget::{self, Ledger};
@@ -17,14 +17,14 @@ use crate::store::tables::pause;
 impl RelayTx<'_> {
     /// The operation's flow control as this transaction has left it so far.
     fn flow(&mut self, operation: &str) -> Result<&mut FlowControl> {
-        if !self.flows.contains_key(operation) {
-            let flow = pause::load(self.conn, operation)?.unwrap_or_default();
-            self.flows.insert(operation.to_owned(), (flow.clone(), flow));
-        }
-        match self.flows.get_mut(operation) {
-            Some((_, flow)) => Ok(flow),
-            None => Err(Error::new(ErrorKind::Database, "the flow of an operation is gone")),
-        }
+        let (_, flow) = match self.flows.entry(operation.to_owned()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => {
+                let flow = pause::load(self.conn, operation)?.unwrap_or_default();
+                unknown.insert((flow.clone(), flow))
+            }
+        };
+        Ok(flow)
     }
 
     pub(super) fn save_flows(&self) -> Result<()> {

@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::event::EventKind;
 use crate::handler::{Delivery, Held};
 use crate::store::columns;
+use crate::store::relay::claim::row_of;
 use crate::store::relay::tx::{RelayTx, Rules};
 use crate::store::tables::candidate::{FACTS, facts_columns, read_facts};
 use crate::store::tables::lost_lease;
@@ -55,16 +56,8 @@ impl RelayTx<'_> {
     pub fn recover(&mut self, rules: &Rules) -> Result<usize> {
         let expired = self.expired(&rules.operation)?;
         for lost in &expired {
-            let row = Row {
-                id: lost.id,
-                operation: &rules.operation,
-                is_keyed: lost.is_keyed,
-                status: Status::InFlight,
-                token: lost.token,
-                has_lease: true,
-                on_dead: rules.on_dead,
-                delivery: None,
-            };
+            let row = row_of(lost.id, lost.token, Status::InFlight, rules);
+            let row = Row { is_keyed: lost.is_keyed, ..row };
             self.lose(row, &lost.facts, &lost.owner, rules)?;
         }
         Ok(expired.len())

@@ -53,7 +53,7 @@ impl RelayTx<'_> {
         }
         let due = self.lookups_due(request, self.now.saturating_sub(millis(STALE_AFTER)))?;
         for candidate in &due {
-            let row = row_of(candidate, Status::Unknown, request.rules);
+            let row = row_of(candidate.id, candidate.token, Status::Unknown, request.rules);
             let decision = decide_stale(&candidate.facts);
             self.moves.apply(row, Some(EventKind::Reconciled), &decision, None)?;
             log::warn!("intent {}: no relay looks up what became of it", candidate.id);
@@ -85,7 +85,7 @@ impl RelayTx<'_> {
     ) -> Result<Option<Held>> {
         let operation = &request.rules.operation;
         // Parking does not change the row's position, so that its ordering key is ignored here.
-        let row = row_of(&candidate, Status::Unknown, request.rules);
+        let row = row_of(candidate.id, candidate.token, Status::Unknown, request.rules);
         let intent = match candidate.intent {
             Ok(intent) => intent,
             Err(why) => {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use file_id::FileId;
-use rusqlite::Connection;
+use rusqlite::{Connection, ToSql};
 
 use crate::clock::Clock;
 use crate::core::flow::{Closed, Gate};
@@ -56,16 +56,12 @@ impl Writer {
                 return Ok(true);
             }
         }
-        let is_open = !matches!(gate, Gate::Closed { .. });
-        let mut statement =
-            self.conn.prepare_cached(if is_open { HAS_DUE } else { HAS_EXPIRED })?;
-        let found = if is_open {
-            statement
-                .query_row((&rules.operation, now, shard.count(), shard.index()), |row| row.get(0))
-        } else {
-            statement.query_row((&rules.operation, now), |row| row.get(0))
+        let values: [&dyn ToSql; 4] = [&rules.operation, &now, &shard.count(), &shard.index()];
+        let (sql, values) = match gate {
+            Gate::Closed { .. } => (HAS_EXPIRED, &values[..2]),
+            _ => (HAS_DUE, &values[..]),
         };
-        Ok(found?)
+        Ok(self.conn.prepare_cached(sql)?.query_row(values, |row| row.get(0))?)
     }
 
     /// When the next row of this operation may be sent, or the next lease of it runs out.

@@ -9,25 +9,6 @@ use crate::event::{Event, EventKind};
 use crate::handler::Delivery;
 use crate::store::columns;
 
-/// An event for the audit trail.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct NewEvent<'a> {
-    /// The delivery, where a relay holds it: its intent need not be read again.
-    pub delivery: Option<&'a Delivery>,
-    pub outbox_id: i64,
-    pub at: i64,
-    pub kind: EventKind,
-    pub from: Status,
-    pub to: Status,
-    pub attempt: u32,
-    pub claimed_at: Option<i64>,
-    pub token: Option<i64>,
-    pub actor: Option<&'a str>,
-    pub error_class: Option<&'a str>,
-    pub reason: Option<&'a str>,
-    pub downstream_id: Option<&'a str>,
-}
-
 /// The columns of an event's intent. Headers that were edited into something else must not keep
 /// a row from being parked.
 pub(crate) const OF_INTENT: &str = "
@@ -47,23 +28,32 @@ pub(crate) const INSERT_EVENT: &str = "
             :error_class, :reason, :downstream_id, :agent_run, :tool_version)
     RETURNING position, seq";
 
-/// Writes an event and returns it as it will be read back.
-pub(crate) fn insert_event(conn: &Connection, event: &NewEvent<'_>) -> Result<Event> {
-    let intent = match event.delivery.filter(|delivery| delivery.headers.is_empty()) {
-        Some(delivery) => OfIntent::of(delivery),
-        None => OfIntent::read(conn, event.outbox_id)?,
+/// Writes an event and completes it as it will be read back: with its position, and with its intent
+/// as the delivery has it, where a relay holds one.
+pub(crate) fn insert_event(
+    conn: &Connection,
+    mut event: Event,
+    delivery: Option<&Delivery>,
+) -> Result<Event> {
+    let headers = match delivery.filter(|delivery| delivery.headers.is_empty()) {
+        Some(delivery) => {
+            event.operation.clone_from(&delivery.operation);
+            event.key_hash = key::key_hash(&delivery.idempotency_key);
+            event.args_hash.clone_from(&delivery.args_hash);
+            None
+        }
+        None => read_intent(conn, &mut event)?,
     };
-    let (agent_run, tool_version) = match &intent.headers {
-        Some(headers) => named_headers(conn, headers)?,
-        None => (None, None),
-    };
+    if let Some(headers) = headers {
+        (event.agent_run, event.tool_version) = named_headers(conn, &headers)?;
+    }
     let mut statement = conn.prepare_cached(INSERT_EVENT)?;
     let values = named_params! {
         ":outbox_id": event.outbox_id,
         ":at": event.at,
         ":kind": event.kind.as_str(),
-        ":from_status": event.from.as_str(),
-        ":status": event.to.as_str(),
+        ":from_status": event.from_status.as_str(),
+        ":status": event.status.as_str(),
         ":attempt": event.attempt,
         ":claimed_at": event.claimed_at,
         ":token": event.token,
@@ -71,64 +61,28 @@ pub(crate) fn insert_event(conn: &Connection, event: &NewEvent<'_>) -> Result<Ev
         ":error_class": event.error_class,
         ":reason": event.reason,
         ":downstream_id": event.downstream_id,
-        ":agent_run": agent_run,
-        ":tool_version": tool_version,
+        ":agent_run": event.agent_run,
+        ":tool_version": event.tool_version,
     };
-    let (position, seq) = statement.query_row(values, |row| Ok((row.get(0)?, row.get(1)?)))?;
-    Ok(Event {
-        position,
-        outbox_id: event.outbox_id,
-        seq,
-        operation: intent.operation,
-        at: event.at,
-        kind: event.kind,
-        from_status: event.from,
-        status: event.to,
-        attempt: event.attempt,
-        claimed_at: event.claimed_at,
-        token: event.token,
-        actor: event.actor.map(str::to_owned),
-        error_class: event.error_class.map(str::to_owned),
-        reason: event.reason.map(str::to_owned),
-        downstream_id: event.downstream_id.map(str::to_owned),
-        agent_run,
-        tool_version,
-        key_hash: key::key_hash(&intent.key),
-        args_hash: intent.args_hash,
-    })
+    (event.position, event.seq) =
+        statement.query_row(values, |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(event)
 }
 
-#[derive(Default)]
-struct OfIntent {
-    operation: String,
-    key: String,
-    args_hash: Option<String>,
-    headers: Option<String>,
-}
-
-impl OfIntent {
-    /// An intent without headers, as the claim has read it.
-    fn of(delivery: &Delivery) -> Self {
-        Self {
-            operation: delivery.operation.clone(),
-            key: delivery.idempotency_key.clone(),
-            args_hash: delivery.args_hash.clone(),
-            headers: None,
-        }
+/// Reads an event's intent into the event. Returns the intent's headers, if it has any.
+fn read_intent(conn: &Connection, event: &mut Event) -> Result<Option<String>> {
+    let mut statement = conn.prepare_cached(OF_INTENT)?;
+    let headers = statement.query_row([event.outbox_id], |row| {
+        event.operation = columns::lossy(row, 0)?;
+        event.key_hash = key::key_hash(&columns::lossy(row, 1)?);
+        event.args_hash = columns::lossy_option(row, 2)?;
+        columns::lossy_option(row, 3)
+    });
+    let headers = headers.optional()?;
+    if headers.is_none() {
+        event.key_hash = key::key_hash("");
     }
-
-    fn read(conn: &Connection, id: i64) -> Result<Self> {
-        let mut statement = conn.prepare_cached(OF_INTENT)?;
-        let found = statement.query_row([id], |row| {
-            Ok(Self {
-                operation: columns::lossy(row, 0)?,
-                key: columns::lossy(row, 1)?,
-                args_hash: columns::lossy_option(row, 2)?,
-                headers: columns::lossy_option(row, 3)?,
-            })
-        });
-        Ok(found.optional()?.unwrap_or_default())
-    }
+    Ok(headers.flatten())
 }
 
 /// The values of the two headers that the audit trail keeps, cut to 255 characters.

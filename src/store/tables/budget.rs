@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use rusqlite::{Connection, OptionalExtension, named_params};
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, named_params};
 
 use crate::core::CLOCK_SLACK_MS;
 use crate::core::budget::{Budget, Fit, Kind, Left, Scope, UsedUp, judge};
@@ -205,25 +205,14 @@ impl Ledger {
         if excess <= 0 {
             return Ok(None);
         }
-        let (sql, tenant) = match budget.scope {
-            Scope::Operation => (ENTRIES, None),
-            Scope::Tenant => (TENANT_ENTRIES, Some(tenant)),
+        let values: [&dyn ToSql; 3] = [&self.operation, &budget.begins(self.now), &tenant];
+        let (sql, values) = match budget.scope {
+            Scope::Operation => (ENTRIES, &values[..2]),
+            Scope::Tenant => (TENANT_ENTRIES, &values[..]),
         };
         let mut statement = conn.prepare_cached(sql)?;
-        let begins = budget.begins(self.now);
-        let weigh = |row: &rusqlite::Row<'_>| {
-            Ok::<_, rusqlite::Error>((row.get(0)?, budget.kind.weight(row.get(1)?)))
-        };
-        let until = match tenant {
-            None => {
-                let rows = statement.query_map((&self.operation, begins), weigh)?;
-                budget.frees_at(excess, rows)?
-            }
-            Some(tenant) => {
-                let rows = statement.query_map((&self.operation, begins, tenant), weigh)?;
-                budget.frees_at(excess, rows)?
-            }
-        };
+        let weigh = |row: &Row<'_>| Ok((row.get(0)?, budget.kind.weight(row.get(1)?)));
+        let until = budget.frees_at(excess, statement.query_map(values, weigh)?)?;
         let until = until.unwrap_or_else(|| budget.leaves(self.now));
         Ok(Some(UsedUp { budget, until }))
     }
@@ -231,26 +220,18 @@ impl Ledger {
     /// The sum spent of the budget at this place.
     fn spent(&mut self, conn: &Connection, place: usize, tenant: &str) -> Result<i64> {
         let budget = self.budgets[place];
-        let key = match budget.scope {
-            Scope::Operation => (place, String::new()),
-            Scope::Tenant => (place, tenant.to_owned()),
+        let values: [&dyn ToSql; 3] = [&self.operation, &budget.begins(self.now), &tenant];
+        let (sql, values, tenant) = match budget.scope {
+            Scope::Operation => (SPENT, &values[..2], ""),
+            Scope::Tenant => (TENANT_SPENT, &values[..], tenant),
         };
-        let known = match self.spent.entry(key) {
+        let known = match self.spent.entry((place, tenant.to_owned())) {
             Entry::Occupied(known) => return Ok(*known.get()),
             Entry::Vacant(unknown) => unknown,
         };
-        let begins = budget.begins(self.now);
-        let read = |row: &rusqlite::Row<'_>| -> rusqlite::Result<(i64, i64, i64)> {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-        };
-        let (count, high, low) = match budget.scope {
-            Scope::Operation => {
-                conn.prepare_cached(SPENT)?.query_row((&self.operation, begins), read)?
-            }
-            Scope::Tenant => conn
-                .prepare_cached(TENANT_SPENT)?
-                .query_row((&self.operation, begins, tenant), read)?,
-        };
+        let (count, high, low): (i64, i64, i64) = conn
+            .prepare_cached(sql)?
+            .query_row(values, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         let cost = (i128::from(high) << 32) + i128::from(low);
         let spent = match budget.kind {
             Kind::Sends => count,

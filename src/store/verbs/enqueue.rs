@@ -70,7 +70,7 @@ pub(crate) fn enqueue(conn: &Connection, intent: &Prepared<'_>) -> Result<Enqueu
         }
         return Err(error.context("enqueue"));
     }
-    if let Some(id) = id_of_key(conn, intent.tenant_id(), &intent.key)? {
+    if let Some(id) = read::id_of_key(conn, intent.tenant_id(), &intent.key)? {
         return existing(conn, id, intent);
     }
     if intent.is_derived()
@@ -123,12 +123,12 @@ fn insert(conn: &Connection, intent: &Prepared<'_>) -> rusqlite::Result<i64> {
 fn existing(conn: &Connection, id: i64, intent: &Prepared<'_>) -> Result<Enqueued> {
     let entry = read::entry(conn, id)?
         .ok_or_else(|| Error::new(ErrorKind::Database, format!("intent {id} cannot be read")))?;
-    let stored = stored_content(conn, id)?;
+    let (method, args_hash) = stored_content(conn, id)?;
     let differs = [
         ("operation", entry.operation != intent.operation()),
         ("entity", entry.entity_id != intent.entity_id()),
         ("version", entry.intent_version != intent.intent_version()),
-        ("method", stored.method != intent.method()),
+        ("method", method != intent.method()),
         ("endpoint", entry.endpoint.as_deref() != intent.endpoint()),
     ];
     let mut differs: Vec<String> = differs
@@ -136,8 +136,8 @@ fn existing(conn: &Connection, id: i64, intent: &Prepared<'_>) -> Result<Enqueue
         .filter(|(_, differs)| *differs)
         .map(|(name, _)| (*name).to_owned())
         .collect();
-    if stored.args_hash.as_deref() != Some(&intent.args_hash) && !key_proves_args(&entry, intent) {
-        let theirs = stored.args_hash.as_deref().unwrap_or("unknown");
+    if args_hash.as_deref() != Some(&intent.args_hash) && !key_proves_args(&entry, intent) {
+        let theirs = args_hash.as_deref().unwrap_or("unknown");
         differs.push(format!("arguments (hash {theirs} there, {} here)", intent.args_hash));
     }
     if differs.is_empty() {
@@ -160,13 +160,9 @@ fn key_proves_args(entry: &Entry, intent: &Prepared<'_>) -> bool {
     intent.is_derived() && key::has_derived_shape(&entry.operation, &entry.idempotency_key)
 }
 
-struct StoredContent {
-    method: String,
-    args_hash: Option<String>,
-}
-
-/// A row that plain SQL wrote without `args_hash` has its payload for arguments.
-fn stored_content(conn: &Connection, id: i64) -> Result<StoredContent> {
+/// The method and the arguments' hash of a stored intent. A row that plain SQL wrote without
+/// `args_hash` has its payload for arguments.
+fn stored_content(conn: &Connection, id: i64) -> Result<(String, Option<String>)> {
     let mut statement = conn.prepare_cached(
         "SELECT method, args_hash, CASE WHEN args_hash IS NULL THEN payload END
          FROM main.outbox WHERE id = ?1",
@@ -177,15 +173,7 @@ fn stored_content(conn: &Connection, id: i64) -> Result<StoredContent> {
     let hash_of = |payload: String| {
         canonical::canonical_text("payload", &payload).ok().map(|args| key::args_hash(&args))
     };
-    Ok(StoredContent { method, args_hash: args_hash.or_else(|| payload.and_then(hash_of)) })
-}
-
-pub(crate) const ID_OF_KEY: &str = "
-    SELECT id FROM main.outbox WHERE tenant_id = ?1 AND idempotency_key = ?2";
-
-pub(crate) fn id_of_key(conn: &Connection, tenant: &str, key: &str) -> Result<Option<i64>> {
-    let mut statement = conn.prepare_cached(ID_OF_KEY)?;
-    Ok(statement.query_row([tenant, key], |row| row.get(0)).optional()?)
+    Ok((method, args_hash.or_else(|| payload.and_then(hash_of))))
 }
 
 pub(crate) const ID_OF_VERSION: &str = "

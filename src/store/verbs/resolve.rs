@@ -8,12 +8,12 @@ use crate::core::status::Status;
 use crate::core::verbs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind};
+use crate::store::query::read::id_of_key;
 use crate::store::standing;
 use crate::store::tables::lost_lease::{self, IsAlive, Senders};
 use crate::store::tables::settled::DUPLICATE_EFFECT;
 use crate::store::tables::{binding, contract};
 use crate::store::transitions::{Author, Transitions};
-use crate::store::verbs::enqueue::id_of_key;
 use crate::store::verbs::withdraw::note;
 
 /// Settles or sends back an intent that may have been applied, on a person's word. Returns its new

@@ -7,6 +7,7 @@ use crate::core::intent::{Intent, Prepared};
 use crate::core::verbs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
+use crate::store::query::read;
 use crate::store::savepoint;
 use crate::store::standing::{self, Standing};
 use crate::store::tables::ordering;
@@ -126,7 +127,7 @@ fn asked_before(
     successor: i64,
     next: &Prepared<'_>,
 ) -> Result<Enqueued> {
-    if enqueue::id_of_key(conn, next.tenant_id(), &next.key)? == Some(successor) {
+    if read::id_of_key(conn, next.tenant_id(), &next.key)? == Some(successor) {
         return enqueue::enqueue(conn, next);
     }
     let text = format!("intent {} is revised already, by intent {successor}", old.id);
