@@ -201,7 +201,9 @@ fn lines_are_at_most_100_wide() {
         let name = path.strip_prefix(root()).unwrap().display();
         for (number, line) in text.lines().enumerate() {
             let width = line.chars().count();
-            if width > WIDTH {
+            // SQL has no way to break a text, and the tables are compared with their texts.
+            let is_text = name.to_string().ends_with(".sql") && line.trim_start().starts_with('\'');
+            if width > WIDTH && !is_text {
                 wide.push(format!("{name}:{}: {width}", number + 1));
             }
         }
