@@ -78,7 +78,7 @@ impl Model {
         attempts.any(|attempt| !attempt.is_reported && is_alive(&attempt.owner))
     }
 
-    /// Somebody who may say so has said that none of them was applied.
+    /// A person or lookup that may say so has said that none of the attempts was applied.
     pub fn cleared(&mut self, id: i64) {
         self.doubtful.remove(&id);
     }

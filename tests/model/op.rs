@@ -69,7 +69,7 @@ pub(crate) enum Op {
     },
     /// Time passes until the next row comes due or lease runs out.
     AdvanceToNext,
-    /// Somebody sets the wall clock.
+    /// The wall clock is set.
     Set {
         seconds: i32,
     },

@@ -83,19 +83,21 @@ impl Machine<'_> {
             Op::Confirm { id: named, .. } => self.confirm(id, named),
             Op::Bind { id: named, .. } => {
                 let Some(name) = self.name(id, named) else { return Ok(None) };
-                self.act(done(Verb::Other), |conn| resolve::bind(conn, id, &name, &by(), now))
+                self.act(done(Verb::Other), |conn| resolve::bind(conn, id, &name, &person(), now))
             }
             Op::Revise { .. } => self.revise(id),
-            Op::Cancel { .. } => self.act(done(Verb::Cancel), |conn| cancel(conn, id, &by(), now)),
+            Op::Cancel { .. } => {
+                self.act(done(Verb::Cancel), |conn| cancel(conn, id, &person(), now))
+            }
             Op::RequestCancel { .. } => {
-                let asked =
-                    self.act(done(Verb::Cancel), |c| request_cancel(c, id, &by(), now).map(drop))?;
+                let asked = self
+                    .act(done(Verb::Cancel), |c| request_cancel(c, id, &person(), now).map(drop))?;
                 self.model.unwanted.extend(asked.as_ref().map(|_| id));
                 Ok(asked)
             }
-            Op::Skip { .. } => self.act(done(Verb::Other), |conn| skip(conn, id, &by(), now)),
+            Op::Skip { .. } => self.act(done(Verb::Other), |conn| skip(conn, id, &person(), now)),
             _ => {
-                let replayed = replay::replay_one(&mut self.bench.person, id, &by(), now);
+                let replayed = replay::replay_one(&mut self.bench.person, id, &person(), now);
                 if replayed.is_ok() {
                     self.model.unwanted.remove(&id);
                 }
@@ -119,7 +121,7 @@ impl Machine<'_> {
         let is_alive = |owner: &str| alive.iter().any(|known| known == owner);
         let now = self.bench.clock.now();
         let conn = &mut self.bench.person;
-        let resolved = resolve::resolve(conn, id, &resolution, &by(), &is_alive, now);
+        let resolved = resolve::resolve(conn, id, &resolution, &person(), &is_alive, now);
         let done = Done { verb: Verb::Resolve, row: Some(id), may_be_silent: false };
         let done = accepted(done, resolved.map(drop))?;
         if done.is_some() {
@@ -151,7 +153,7 @@ impl Machine<'_> {
                 conn.prepare_cached("SELECT tenant_id, idempotency_key FROM outbox WHERE id = ?1")?;
             let key: (String, String) =
                 statement.query_row([id], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            resolve::confirm(conn, (&key.0, &key.1), &receipt, &by(), now).map(drop)
+            resolve::confirm(conn, (&key.0, &key.1), &receipt, &person(), now).map(drop)
         })
     }
 
@@ -184,7 +186,7 @@ impl Machine<'_> {
             let revised = Revised::find(conn, id, version, now)?;
             let intent = Intent::new(operation, entity).tenant(tenant).payload("{}");
             let next = revised.next(&intent);
-            revise(conn, &revised, &next.prepare(now, PAYLOAD_MAX)?, &by(), now).map(drop)
+            revise(conn, &revised, &next.prepare(now, PAYLOAD_MAX)?, &person(), now).map(drop)
         })
     }
 
@@ -193,14 +195,14 @@ impl Machine<'_> {
         let until = seconds.map(|seconds| now + i64::from(seconds) * 1000);
         let name = OPERATIONS[usize::from(operation)];
         let done = Done { verb: Verb::Other, row: None, may_be_silent: false };
-        accepted(done, pause::pause(&mut self.bench.person, name, until, &by(), now))
+        accepted(done, pause::pause(&mut self.bench.person, name, until, &person(), now))
     }
 
     pub fn resume(&mut self, operation: u8) -> Checked<Option<Done>> {
         let name = OPERATIONS[usize::from(operation)];
         let now = self.bench.clock.now();
         let done = Done { verb: Verb::Other, row: None, may_be_silent: false };
-        accepted(done, pause::resume(&mut self.bench.person, name, &by(), now).map(drop))
+        accepted(done, pause::resume(&mut self.bench.person, name, &person(), now).map(drop))
     }
 
     /// Checks that intents which the library withdrew or gave up were not applied, that succeeded
@@ -236,7 +238,7 @@ impl Machine<'_> {
     }
 }
 
-fn by() -> Actor {
+fn person() -> Actor {
     Actor::new("person").reason("as the sequence says")
 }
 

@@ -77,7 +77,7 @@ impl Verb {
             Self::Record => {
                 &[(InFlight, &[Succeeded, Pending, Unknown, NeedsReview, Dead, Cancelled])]
             }
-            // Nobody knows how far it came, unless an earlier attempt has proven success.
+            // The attempt may have been applied, unless an earlier attempt has proven success.
             Self::Recover => &[(InFlight, &[Pending, Unknown, NeedsReview, Succeeded])],
             Self::Release => &[(InFlight, &[Pending, Succeeded])],
             Self::ClaimLookup => &[(Unknown, &[NeedsReview])],

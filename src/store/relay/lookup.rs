@@ -162,22 +162,21 @@ impl RelayTx<'_> {
 
     /// Releases a row that no worker has asked about; the lookup is not counted.
     pub(crate) fn release_lookup(&self, delivery: &Delivery) -> Result<bool> {
-        let mut statement = self.conn.prepare_cached(
-            "UPDATE main.outbox_lease
-             SET due_at = ?3, token = NULL, owner = NULL, lookups = max(lookups - 1, 0)
-             WHERE id = ?1 AND token = ?2 AND state = 'unknown'",
-        )?;
-        Ok(statement.execute((delivery.id, delivery.token, self.now))? == 1)
+        self.end_lookup(delivery, 1)
     }
 
     /// Lets others look up the row of a lookup that may never return. The lookup stays counted.
     pub(crate) fn abandon_lookup(&self, delivery: &Delivery) -> Result<()> {
+        self.end_lookup(delivery, 0).map(drop)
+    }
+
+    fn end_lookup(&self, delivery: &Delivery, uncounted: u32) -> Result<bool> {
         let mut statement = self.conn.prepare_cached(
-            "UPDATE main.outbox_lease SET due_at = ?3, token = NULL, owner = NULL
+            "UPDATE main.outbox_lease
+             SET due_at = ?3, token = NULL, owner = NULL, lookups = max(lookups - ?4, 0)
              WHERE id = ?1 AND token = ?2 AND state = 'unknown'",
         )?;
-        statement.execute((delivery.id, delivery.token, self.now))?;
-        Ok(())
+        Ok(statement.execute((delivery.id, delivery.token, self.now, uncounted))? == 1)
     }
 
     /// Records a finding under the claim it was made for. A late finding changes nothing, unless it

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rusqlite::{OptionalExtension, named_params};
+use rusqlite::OptionalExtension;
 
 use crate::core::Draw;
 use crate::core::decide::{self, Decision, Facts};
@@ -177,21 +177,12 @@ impl RelayTx<'_> {
             return self.moves.event(row, EventKind::Late, row.status, &decision, Some(receipt));
         }
         let other = self.moves.other_id(row, known, id)?;
-        self.keep_late_proof(row.id, receipt)?;
+        let mut statement = self.conn.prepare_cached(
+            "UPDATE main.outbox_lease SET late_id = ?2, late_receipt = ?3
+             WHERE id = ?1 AND late_receipt IS NULL",
+        )?;
+        statement.execute((row.id, &receipt.downstream_id, receipt.to_json()))?;
         self.moves.event(row, EventKind::Late, row.status, decision, Some(receipt))?;
         other.map_or(Ok(()), |ids| self.moves.duplicate_effect(row, decision, ids))
-    }
-
-    fn keep_late_proof(&self, id: i64, receipt: &Receipt) -> Result<()> {
-        let mut statement = self.conn.prepare_cached(
-            "UPDATE main.outbox_lease SET late_id = :late_id, late_receipt = :late_receipt
-             WHERE id = :id AND late_receipt IS NULL",
-        )?;
-        statement.execute(named_params! {
-            ":id": id,
-            ":late_id": receipt.downstream_id,
-            ":late_receipt": receipt.to_json(),
-        })?;
-        Ok(())
     }
 }

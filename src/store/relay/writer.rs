@@ -78,7 +78,12 @@ impl Writer {
                 Ok((row.get(0)?, row.get(1)?))
             })?;
         let lookup = match lookups_after {
-            Some(after) => self.next_lookup(rules, shard)?.map(|due| due.saturating_add(after)),
+            Some(after) => {
+                let mut statement = self.conn.prepare_cached(NEXT_LOOKUP)?;
+                let values = (&rules.operation, shard.count(), shard.index());
+                let due: Option<i64> = statement.query_row(values, |row| row.get(0))?;
+                due.map(|due| due.saturating_add(after))
+            }
             None => None,
         };
         let gate = self.gate(rules, shard, now)?;
@@ -91,12 +96,6 @@ impl Writer {
             _ => (pending, lookup),
         };
         Ok(pending.into_iter().chain(expiry).chain(lookup).min())
-    }
-
-    fn next_lookup(&self, rules: &Rules, shard: Shard) -> Result<Option<i64>> {
-        let mut statement = self.conn.prepare_cached(NEXT_LOOKUP)?;
-        Ok(statement
-            .query_row((&rules.operation, shard.count(), shard.index()), |row| row.get(0))?)
     }
 
     /// Whether unstarted deliveries must be released: the operation is paused or throttled.

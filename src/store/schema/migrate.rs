@@ -3,6 +3,7 @@
 //! Relays of the earlier build stop first: the file says a version they do not know, so that they
 //! claim no more rows, record those they have in flight, and end.
 
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
@@ -35,7 +36,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// Migrates a file to this build's schema.
 pub(super) fn migrate(conn: &Connection, waiting: &Waiting<'_>) -> Result<()> {
     let deadline = Instant::now().checked_add(waiting.at_most);
-    announce(conn)?;
+    turn_sign(conn, 1..=VERSION - 1)?;
     // A renamed table must not change what the application's views and keys say of it.
     conn.execute_batch("PRAGMA legacy_alter_table = ON")?;
     let migrated = loop {
@@ -50,24 +51,17 @@ pub(super) fn migrate(conn: &Connection, waiting: &Waiting<'_>) -> Result<()> {
     };
     conn.execute_batch("PRAGMA legacy_alter_table = OFF")?;
     if migrated.is_err() {
-        withdraw(conn)?;
+        turn_sign(conn, 1 - VERSION..=-1)?;
     }
     migrated
 }
 
-/// Writes that a migration has begun: no relay of an earlier build claims after this.
-fn announce(conn: &Connection) -> Result<()> {
+/// Turns the sign of a version in this range. A negative version says that a migration has begun:
+/// no relay of an earlier build claims then. A failed migration turns it back, and they go on.
+fn turn_sign(conn: &Connection, versions: RangeInclusive<i64>) -> Result<()> {
     let sql = "UPDATE main.outbox_meta SET schema_version = -schema_version
-               WHERE id = 1 AND schema_version BETWEEN 1 AND ?1";
-    conn.execute(sql, [VERSION - 1])?;
-    Ok(())
-}
-
-/// Restores the version after a failed migration, so that relays of the file's build go on.
-fn withdraw(conn: &Connection) -> Result<()> {
-    let sql = "UPDATE main.outbox_meta SET schema_version = -schema_version
-               WHERE id = 1 AND schema_version BETWEEN ?1 AND -1";
-    conn.execute(sql, [1 - VERSION])?;
+               WHERE id = 1 AND schema_version BETWEEN ?1 AND ?2";
+    conn.execute(sql, [versions.start(), versions.end()])?;
     Ok(())
 }
 

@@ -60,12 +60,8 @@ pub(crate) fn ask_again(conn: &Connection, operation: &str, now: i64) -> Result<
 /// now, and not when that clock would have said.
 pub(crate) fn correct_clock(conn: &Connection, operation: &str, now: i64) -> Result<()> {
     conn.execute(
-        "UPDATE main.outbox_spend SET at = :now WHERE operation = :operation AND at > :ahead",
-        named_params! {
-            ":operation": operation,
-            ":now": now,
-            ":ahead": now.saturating_add(CLOCK_SLACK_MS),
-        },
+        "UPDATE main.outbox_spend SET at = ?2 WHERE operation = ?1 AND at > ?3",
+        (operation, now, now.saturating_add(CLOCK_SLACK_MS)),
     )?;
     Ok(())
 }
@@ -93,7 +89,7 @@ pub(crate) struct Asking<'a> {
     pub cost: i64,
 }
 
-/// The budgets of one operation and what is spent of them, as a transaction has read and left them.
+/// The budgets of one operation and what is spent of them, as a transaction has left them.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     operation: String,
@@ -109,8 +105,8 @@ impl Ledger {
         Ok(Self { operation: operation.to_owned(), now, budgets, spent: BTreeMap::new() })
     }
 
-    /// The rest of the operation's own budgets. The next due row of the shard counts: where it has to
-    /// wait for the operation's budget, so have all rows behind it.
+    /// The rest of the operation's own budgets. The next due row of the shard counts: where it has
+    /// to wait for the operation's budget, so have all rows behind it.
     pub fn left(&mut self, conn: &Connection, shard: Shard) -> Result<Left> {
         let mut left = Left::default();
         for place in 0..self.budgets.len() {
@@ -263,34 +259,24 @@ impl Ledger {
 /// Deletes the entry of a delivery's claim. Returns whether there was one.
 pub(crate) fn refund(conn: &Connection, delivery: &Delivery) -> Result<bool> {
     let mut statement = conn.prepare_cached(REFUND)?;
-    let refunded = statement.execute(named_params! {
-        ":operation": delivery.operation,
-        ":at": delivery.facts.claimed_at,
-        ":id": delivery.id,
-        ":token": delivery.token,
-    })?;
-    Ok(refunded > 0)
+    let Delivery { operation, facts, id, token, .. } = delivery;
+    Ok(statement.execute((operation, facts.claimed_at, id, token))? > 0)
 }
 
 pub(crate) const REFUND: &str = "
     DELETE FROM main.outbox_spend
-    WHERE operation = :operation AND at = :at AND id = :id AND token = :token";
+    WHERE operation = ?1 AND at = ?2 AND id = ?3 AND token = ?4";
 
 /// Deletes the entries of every claim since a delivery's row is in doubt.
 pub(crate) fn refund_doubt(conn: &Connection, delivery: &Delivery, now: i64) -> Result<()> {
     let mut statement = conn.prepare_cached(REFUND_DOUBT)?;
-    statement.execute(named_params! {
-        ":operation": delivery.operation,
-        ":since": delivery.facts.in_doubt_since,
-        ":now": now,
-        ":id": delivery.id,
-    })?;
+    statement.execute((&delivery.operation, delivery.facts.in_doubt_since, now, delivery.id))?;
     Ok(())
 }
 
 pub(crate) const REFUND_DOUBT: &str = "
     DELETE FROM main.outbox_spend
-    WHERE operation = :operation AND at BETWEEN :since AND :now AND id = :id";
+    WHERE operation = ?1 AND at BETWEEN ?2 AND ?3 AND id = ?4";
 
 /// How many entries are in the window, and their cost as the sums of its upper and its lower
 /// half, neither of which can overflow.

@@ -79,7 +79,7 @@ fn rules() -> Rules {
     }
 }
 
-/// Nobody waits for the disk here: what is asked is the order, not the durability.
+/// Writes are not durable here: these tests are about order.
 fn writer(store: &Store, owner: &str) -> Writer {
     let writer = store.writer(owner.into()).unwrap();
     writer.hurry().unwrap();
@@ -242,7 +242,9 @@ fn settlement_is_one_and_true_in_many_orders() {
 mod slow {
     #[test]
     fn settlement_is_one_and_true_in_every_order() {
-        super::all_orders().iter().for_each(|order| super::play(order));
+        for order in &super::all_orders() {
+            super::play(order);
+        }
     }
 }
 
