@@ -29,6 +29,7 @@ pub(crate) mod pause;
 pub(crate) mod reconcile;
 #[cfg_attr(not(feature = "http"), allow(dead_code))]
 pub(crate) mod retry_after;
+pub(crate) mod setters;
 pub(crate) mod shard;
 pub(crate) mod status;
 pub(crate) mod verbs;

@@ -7,12 +7,14 @@ use super::{Inner, Outbox};
 use crate::clock::{Clock, SystemClock};
 use crate::core::header::check_name;
 use crate::core::intent::check_operation;
+use crate::core::setters::setters;
 use crate::error::Result;
 use crate::store::Store;
 use crate::store::tables::audit;
 
 /// Options for opening an [`Outbox`].
 #[derive(Debug)]
+#[must_use = "a builder does nothing until it opens a file"]
 pub struct OutboxBuilder {
     create: bool,
     migrate: bool,
@@ -30,48 +32,6 @@ impl OutboxBuilder {
             operations: None,
             audit_headers: None,
         }
-    }
-
-    /// Whether a file that does not exist is created, and the tables in a file that has none.
-    /// Defaults to yes.
-    #[must_use]
-    pub fn create(mut self, create: bool) -> Self {
-        self.create = create;
-        self
-    }
-
-    /// Whether the tables of an earlier build are migrated to this one's. Relays of the earlier build
-    /// stop then, and opening waits up to 75 s for what they have in flight. Defaults to yes; where
-    /// it is no, an older file is refused, so that merely looking at a file never changes it.
-    #[must_use]
-    pub fn migrate(mut self, migrate: bool) -> Self {
-        self.migrate = migrate;
-        self
-    }
-
-    /// The clock that stamps intents and times relays. Defaults to [`SystemClock`].
-    #[must_use]
-    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
-        self.clock = Arc::new(clock);
-        self
-    }
-
-    /// The only operations that may be enqueued through this outbox, so that a misspelt name is
-    /// refused instead of waiting for a relay that never comes. Defaults to any.
-    #[must_use]
-    pub fn operations(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.operations = Some(names.into_iter().map(Into::into).collect());
-        self
-    }
-
-    /// Which headers of an intent say which run of an agent, and which version of a tool, asked for
-    /// it. Their values are the only ones that go into the audit trail. Stored in the file, for
-    /// everybody who writes to it. Defaults to what is stored, else to `x-agent-run` and
-    /// `x-tool-version`.
-    #[must_use]
-    pub fn audit_headers(mut self, agent_run: &str, tool_version: &str) -> Self {
-        self.audit_headers = Some((agent_run.to_owned(), tool_version.to_owned()));
-        self
     }
 
     /// Opens the outbox in this file, and creates its tables or migrates those of an earlier build.
@@ -96,4 +56,32 @@ impl OutboxBuilder {
         let inner = Inner { store, clock, wakers: Mutex::default(), operations };
         Ok(Outbox { inner: Arc::new(inner) })
     }
+}
+
+setters! {
+    OutboxBuilder:
+
+    /// Whether a file that does not exist is created, and the tables in a file that has none.
+    /// Defaults to yes.
+    pub fn create(create: bool) => create = create;
+
+    /// Whether the tables of an earlier build are migrated to this one's. Relays of the earlier build
+    /// stop then, and opening waits up to 75 s for what they have in flight. Defaults to yes; where
+    /// it is no, an older file is refused, so that merely looking at a file never changes it.
+    pub fn migrate(migrate: bool) => migrate = migrate;
+
+    /// The clock that stamps intents and times relays. Defaults to [`SystemClock`].
+    pub fn clock(clock: impl Clock + 'static) => clock = Arc::new(clock);
+
+    /// The only operations that may be enqueued through this outbox, so that a misspelt name is
+    /// refused instead of waiting for a relay that never comes. Defaults to any.
+    pub fn operations(names: impl IntoIterator<Item = impl Into<String>>) =>
+        operations = Some(names.into_iter().map(Into::into).collect());
+
+    /// Which headers of an intent say which run of an agent, and which version of a tool, asked for
+    /// it. Their values are the only ones that go into the audit trail. Stored in the file, for
+    /// everybody who writes to it. Defaults to what is stored, else to `x-agent-run` and
+    /// `x-tool-version`.
+    pub fn audit_headers(agent_run: &str, tool_version: &str) =>
+        audit_headers = Some((agent_run.to_owned(), tool_version.to_owned()));
 }

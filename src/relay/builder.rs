@@ -12,6 +12,7 @@ use super::operation::Operation;
 use super::options::Options;
 use super::shared::{Observer, Shared};
 use crate::core::intent::check_operation;
+use crate::core::setters::setters;
 use crate::core::shard::Shard;
 use crate::error::{Error, Result};
 use crate::event::Event;
@@ -69,48 +70,6 @@ impl RelayBuilder {
         self
     }
 
-    /// Sends intents of all operations that are not named by [`operation`](Self::operation).
-    /// Without a default they wait.
-    pub fn default_operation(mut self, operation: Operation) -> Self {
-        self.default_operation = Some(operation);
-        self
-    }
-
-    /// Threads that run handlers, 1 to 1024. Defaults to 4.
-    pub fn workers(mut self, workers: usize) -> Self {
-        self.options.workers = workers;
-        self
-    }
-
-    /// The most intents that one transaction claims, 1 to 10,000. Defaults to 100.
-    pub fn batch(mut self, batch: usize) -> Self {
-        self.options.batch = batch;
-        self
-    }
-
-    /// How long a claim lasts without being renewed; live claims are renewed at a third of it.
-    /// Must be longer than any attempt may take, which [`Handler::time_limit`] says: 60 s for a
-    /// closure and for the timeouts that `Http` has by default. Defaults to 90 s.
-    ///
-    /// [`Handler::time_limit`]: crate::Handler::time_limit
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.options.lease = lease;
-        self
-    }
-
-    /// Claims intents of this shard alone, so that several relays share the work without competing.
-    /// Defaults to [`Shard::ALL`].
-    pub fn shard(mut self, shard: Shard) -> Self {
-        self.options.shard = shard;
-        self
-    }
-
-    /// Seeds the jitter of delays, for tests that must repeat. Defaults to a random seed.
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.options.seed = Some(seed);
-        self
-    }
-
     /// Calls `observer` with every status move after it is durable, on the writer's thread: it
     /// should return quickly.
     pub fn observe(mut self, observer: impl Fn(&Event) + Send + Sync + 'static) -> Self {
@@ -165,6 +124,34 @@ impl RelayBuilder {
         }
         Ok(())
     }
+}
+
+setters! {
+    RelayBuilder:
+
+    /// Sends intents of all operations that are not named by [`operation`](Self::operation).
+    /// Without a default they wait.
+    pub fn default_operation(operation: Operation) => default_operation = Some(operation);
+
+    /// Threads that run handlers, 1 to 1024. Defaults to 4.
+    pub fn workers(workers: usize) => options.workers = workers;
+
+    /// The most intents that one transaction claims, 1 to 10,000. Defaults to 100.
+    pub fn batch(batch: usize) => options.batch = batch;
+
+    /// How long a claim lasts without being renewed; live claims are renewed at a third of it.
+    /// Must be longer than any attempt may take, which [`Handler::time_limit`] says: 60 s for a
+    /// closure and for the timeouts that `Http` has by default. Defaults to 90 s.
+    ///
+    /// [`Handler::time_limit`]: crate::Handler::time_limit
+    pub fn lease(lease: Duration) => options.lease = lease;
+
+    /// Claims intents of this shard alone, so that several relays share the work without competing.
+    /// Defaults to [`Shard::ALL`].
+    pub fn shard(shard: Shard) => options.shard = shard;
+
+    /// Seeds the jitter of delays, for tests that must repeat. Defaults to a random seed.
+    pub fn seed(seed: u64) => options.seed = Some(seed);
 }
 
 impl fmt::Debug for RelayBuilder {

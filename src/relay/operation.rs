@@ -11,6 +11,7 @@ use crate::core::decide::Policy;
 use crate::core::flow::{Limits, Rate};
 use crate::core::millis;
 use crate::core::outcome::{Finding, Outcome};
+use crate::core::setters::setters;
 use crate::error::{Error, Result};
 use crate::handler::{Delivery, Handler};
 use crate::store::{Contract, Rules};
@@ -35,6 +36,7 @@ use crate::store::{Contract, Rules};
 ///     .provider("stripe");
 /// ```
 #[derive(Clone)]
+#[must_use = "an operation does nothing until a relay is built with it"]
 pub struct Operation {
     pub(super) handler: Arc<dyn Handler>,
     /// The settings stored in the file, which every relay on it obeys.
@@ -80,70 +82,6 @@ impl Operation {
         }
     }
 
-    /// How the delays between attempts grow. Defaults to 2 s doubling up to 1 h, with full jitter.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use sqlite_outbox::{Backoff, Delivery, Downstream, Operation, Outcome, Receipt};
-    ///
-    /// let print = |_: &Delivery| Outcome::Succeeded(Receipt::new());
-    /// let print = Operation::new(Downstream::Unprotected, print)
-    ///     .backoff(Backoff::Schedule([1, 10, 60].map(Duration::from_secs).into()))
-    ///     .max_attempts(4)
-    ///     .give_up_after(Duration::from_secs(3600));
-    /// ```
-    #[must_use]
-    pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.backoff = backoff;
-        self
-    }
-
-    /// Attempts of one intent before it is dead, without those that provably never left. Stored,
-    /// and obeyed by every relay on the file. Defaults to what is stored, else to 10.
-    #[must_use]
-    pub fn max_attempts(mut self, max: u32) -> Self {
-        self.contract.attempts_max = Some(max);
-        self
-    }
-
-    /// How long after its first attempt that may have left an intent is dead. Stored, and obeyed by
-    /// every relay on the file. Defaults to what is stored, else to 72 h.
-    #[must_use]
-    pub fn give_up_after(mut self, after: Duration) -> Self {
-        self.contract.give_up_after = Some(after);
-        self
-    }
-
-    /// At most `max` deliveries of this operation at once, over all relays on the file. Stored, and
-    /// obeyed also by relays that set none; the last relay that sets one decides, and
-    /// [`weaken_stored_contract`](Self::weaken_stored_contract) without one removes it. Where no
-    /// limit is stored, a relay with several operations keeps one worker free for the others.
-    /// Defaults to what is stored, else to no limit.
-    #[must_use]
-    pub fn max_in_flight(mut self, max: usize) -> Self {
-        self.contract.limits.max_in_flight = Some(max);
-        self
-    }
-
-    /// The circuit breaker: this many failures in a row pause the operation. A failure is an
-    /// attempt that did not reach the downstream, or whose answer was ambiguous or did not come.
-    /// One intent at a time then probes the downstream; the others use up no attempts meanwhile. An
-    /// intent that names its own endpoint counts only if it did not reach it. 0 switches the
-    /// breaker off. Defaults to 10.
-    #[must_use]
-    pub fn breaker_after(mut self, failures: u32) -> Self {
-        self.breaker_after = (failures > 0).then_some(failures);
-        self
-    }
-
-    /// At most `count` sends in a time of `per`, over all relays on the file. Stored as
-    /// [`max_in_flight`](Self::max_in_flight) is. Defaults to what is stored, else to no limit.
-    #[must_use]
-    pub fn rate(mut self, count: u32, per: Duration) -> Self {
-        self.contract.limits.rate = Some(Rate { count, per });
-        self
-    }
-
     /// At most `count` sends in any stretch of time as long as `per`, over all relays on the file
     /// and over restarts: a budget, stored in the file and checked in the claim. When the budget is
     /// used up, the operation waits until the oldest send is `per` ago.
@@ -151,7 +89,6 @@ impl Operation {
     /// A send counts from its claim. It is refunded if nothing was applied for certain, and stays
     /// counted if that is not known. The relay that registers last decides; one that sets no budget
     /// leaves those that are stored. Defaults to no limit.
-    #[must_use]
     pub fn max_per(self, count: u32, per: Duration) -> Self {
         self.budget(Scope::Operation, Kind::Sends, count.into(), per)
     }
@@ -160,21 +97,18 @@ impl Operation {
     /// long as `per`; otherwise as [`max_per`](Self::max_per). An intent that does not fit what is
     /// left waits, and later ones wait behind it. An intent that costs more than the whole budget
     /// needs review. Retries of an intent cost nothing more. Defaults to no limit.
-    #[must_use]
     pub fn max_cost(self, amount: u64, per: Duration) -> Self {
         self.budget(Scope::Operation, Kind::Cost, amount, per)
     }
 
     /// A budget as [`max_per`](Self::max_per), for each tenant separately. When a tenant's budget
     /// is used up, its intents are deferred and other tenants' go on. Defaults to no limit.
-    #[must_use]
     pub fn max_per_tenant(self, count: u32, per: Duration) -> Self {
         self.budget(Scope::Tenant, Kind::Sends, count.into(), per)
     }
 
     /// A budget as [`max_cost`](Self::max_cost), for each tenant separately. When a tenant's budget
     /// is used up, its intents are deferred and other tenants' go on. Defaults to no limit.
-    #[must_use]
     pub fn max_cost_per_tenant(self, amount: u64, per: Duration) -> Self {
         self.budget(Scope::Tenant, Kind::Cost, amount, per)
     }
@@ -185,43 +119,6 @@ impl Operation {
         let budget = Budget { scope, kind, amount, window_ms: millis(per) };
         self.budgets.retain(|other| (other.scope, other.kind) != (scope, kind));
         self.budgets.push(budget);
-        self
-    }
-
-    /// Operations of higher priority are claimed first; equal ones take turns. Defaults to 0.
-    #[must_use]
-    pub fn priority(mut self, priority: i32) -> Self {
-        self.priority = priority;
-        self
-    }
-
-    /// Whether a dead intent blocks later ones of its ordering key. Defaults to what is stored,
-    /// else to [`OnDead::Block`]. Where two relays differ, [`OnDead::Block`] holds.
-    #[must_use]
-    pub fn on_dead(mut self, on_dead: OnDead) -> Self {
-        self.contract.on_dead = Some(on_dead);
-        self
-    }
-
-    /// The provider's name, stored with the contract.
-    #[must_use]
-    pub fn provider(mut self, provider: impl Into<String>) -> Self {
-        self.contract.provider = Some(provider.into());
-        self
-    }
-
-    /// The team or person that looks after this operation, stored with the contract.
-    #[must_use]
-    pub fn owner(mut self, owner: impl Into<String>) -> Self {
-        self.contract.owner = Some(owner.into());
-        self
-    }
-
-    /// A description for people of what an idempotency key of this operation is made of: "the
-    /// order's id; the version is bumped on each change". Stored with the contract.
-    #[must_use]
-    pub fn key_recipe(mut self, recipe: impl Into<String>) -> Self {
-        self.contract.key_recipe = Some(recipe.into());
         self
     }
 
@@ -247,50 +144,12 @@ impl Operation {
     ///     }
     /// });
     /// ```
-    #[must_use]
     pub fn reconcile(
         mut self,
         lookup: impl Fn(&Delivery) -> Finding + Send + Sync + 'static,
     ) -> Self {
         self.handler = Arc::new(Reconciled { handler: self.handler, lookup });
         self.contract.reconciles = true;
-        self
-    }
-
-    /// How long after an attempt in doubt the first lookup is made. A relay accepts the answer "not
-    /// applied" only after it has known of the doubt for as long, on the monotonic clock. Must be
-    /// longer than one attempt may take. The delays between lookups double from it, up to an hour,
-    /// each shortened at random by up to a half. Defaults to twice the time limit, and at least 2
-    /// minutes.
-    #[must_use]
-    pub fn lookup_delay(mut self, delay: Duration) -> Self {
-        self.lookup_delay = Some(delay);
-        self
-    }
-
-    /// Lookups of one intent before it needs review, without those that provably never left.
-    /// Defaults to 8.
-    #[must_use]
-    pub fn max_lookups(mut self, max: u32) -> Self {
-        self.max_lookups = max;
-        self
-    }
-
-    /// Declares that the id in a receipt names what was created, so that two intents cannot have
-    /// the same id: an intent that is answered with the id of another one needs review and does not
-    /// take it. Ids are unique within a [`provider`](Self::provider), or within the operation if it
-    /// has none. Stored, and obeyed by every relay on the file. Defaults to no.
-    #[must_use]
-    pub fn binds_ids(mut self) -> Self {
-        self.contract.binds = true;
-        self
-    }
-
-    /// Lets this configuration replace a stored contract that is stricter. Otherwise the stricter
-    /// of the two holds.
-    #[must_use]
-    pub fn weaken_stored_contract(mut self) -> Self {
-        self.weaken = true;
         self
     }
 
@@ -373,6 +232,77 @@ impl Operation {
         }
         Ok(())
     }
+}
+
+setters! {
+    Operation:
+
+    /// How the delays between attempts grow. Defaults to 2 s doubling up to 1 h, with full jitter.
+    pub fn backoff(backoff: Backoff) => backoff = backoff;
+
+    /// Attempts of one intent before it is dead, without those that provably never left. Stored,
+    /// and obeyed by every relay on the file. Defaults to what is stored, else to 10.
+    pub fn max_attempts(max: u32) => contract.attempts_max = Some(max);
+
+    /// How long after its first attempt that may have left an intent is dead. Stored, and obeyed by
+    /// every relay on the file. Defaults to what is stored, else to 72 h.
+    pub fn give_up_after(after: Duration) => contract.give_up_after = Some(after);
+
+    /// At most `max` deliveries of this operation at once, over all relays on the file. Stored, and
+    /// obeyed also by relays that set none; the last relay that sets one decides, and
+    /// [`weaken_stored_contract`](Self::weaken_stored_contract) without one removes it. Where no
+    /// limit is stored, a relay with several operations keeps one worker free for the others.
+    /// Defaults to what is stored, else to no limit.
+    pub fn max_in_flight(max: usize) => contract.limits.max_in_flight = Some(max);
+
+    /// The circuit breaker: this many failures in a row pause the operation. A failure is an
+    /// attempt that did not reach the downstream, or whose answer was ambiguous or did not come.
+    /// One intent at a time then probes the downstream; the others use up no attempts meanwhile. An
+    /// intent that names its own endpoint counts only if it did not reach it. 0 switches the
+    /// breaker off. Defaults to 10.
+    pub fn breaker_after(failures: u32) => breaker_after = (failures > 0).then_some(failures);
+
+    /// At most `count` sends in a time of `per`, over all relays on the file. Stored as
+    /// [`max_in_flight`](Self::max_in_flight) is. Defaults to what is stored, else to no limit.
+    pub fn rate(count: u32, per: Duration) => contract.limits.rate = Some(Rate { count, per });
+
+    /// Operations of higher priority are claimed first; equal ones take turns. Defaults to 0.
+    pub fn priority(priority: i32) => priority = priority;
+
+    /// Whether a dead intent blocks later ones of its ordering key. Defaults to what is stored,
+    /// else to [`OnDead::Block`]. Where two relays differ, [`OnDead::Block`] holds.
+    pub fn on_dead(on_dead: OnDead) => contract.on_dead = Some(on_dead);
+
+    /// The provider's name, stored with the contract.
+    pub fn provider(provider: impl Into<String>) => contract.provider = Some(provider.into());
+
+    /// The team or person that looks after this operation, stored with the contract.
+    pub fn owner(owner: impl Into<String>) => contract.owner = Some(owner.into());
+
+    /// A description for people of what an idempotency key of this operation is made of: "the
+    /// order's id; the version is bumped on each change". Stored with the contract.
+    pub fn key_recipe(recipe: impl Into<String>) => contract.key_recipe = Some(recipe.into());
+
+    /// How long after an attempt in doubt the first lookup is made. A relay accepts the answer "not
+    /// applied" only after it has known of the doubt for as long, on the monotonic clock. Must be
+    /// longer than one attempt may take. The delays between lookups double from it, up to an hour,
+    /// each shortened at random by up to a half. Defaults to twice the time limit, and at least 2
+    /// minutes.
+    pub fn lookup_delay(delay: Duration) => lookup_delay = Some(delay);
+
+    /// Lookups of one intent before it needs review, without those that provably never left.
+    /// Defaults to 8.
+    pub fn max_lookups(max: u32) => max_lookups = max;
+
+    /// Declares that the id in a receipt names what was created, so that two intents cannot have
+    /// the same id: an intent that is answered with the id of another one needs review and does not
+    /// take it. Ids are unique within a [`provider`](Self::provider), or within the operation if it
+    /// has none. Stored, and obeyed by every relay on the file. Defaults to no.
+    pub fn binds_ids() => contract.binds = true;
+
+    /// Lets this configuration replace a stored contract that is stricter. Otherwise the stricter
+    /// of the two holds.
+    pub fn weaken_stored_contract() => weaken = true;
 }
 
 fn hours(hours: u64) -> Duration {
