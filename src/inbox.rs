@@ -13,8 +13,9 @@ use crate::store::verbs::inbox;
 /// The consumer's ledger in the outbox's file: which messages were handled, with the first result
 /// of each. Cheap to clone.
 ///
-/// Queues, webhooks and agents deliver a message again when they are not sure that it arrived. What
-/// it makes the consumer do, and the row that says so, are committed together or not at all.
+/// Queues, webhooks and agents deliver a message at least once: again, when they are not sure that
+/// it arrived. The consumer's own writes, and the row that says so, are committed together or not
+/// at all.
 ///
 /// # Examples
 ///
@@ -31,13 +32,14 @@ use crate::store::verbs::inbox;
 ///     outbox.transact(|tx| {
 ///         inbox.once(tx, "stripe", "evt_1", |tx| {
 ///             // … the consumer's own writes, on `tx` …
-///             let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada"}));
-///             Ok(outbox.enqueue(tx, &mail)?.key().to_owned())
+///             Ok(outbox.enqueue(tx, &Intent::new("mail.send", "order-42"))?.key().to_owned())
 ///         })
 ///     })
 /// };
+/// assert_eq!(inbox.seen("stripe", "evt_1")?, None);
 /// let first = handle()?;
 /// assert_eq!(handle()?, first, "delivered again, the message is not handled again");
+/// assert_eq!(inbox.seen("stripe", "evt_1")?, Some(first));
 /// # Ok(())
 /// # }
 /// ```
@@ -47,8 +49,8 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// For how long to remember a message where nothing better is known, for [`prune`](Self::prune):
-    /// 14 days.
+    /// For how long to remember a message where nothing better is known, for
+    /// [`prune`](Self::prune): 14 days.
     pub const RETENTION: Duration = Duration::from_secs(14 * 24 * 3600);
 
     /// The inbox in the file of this outbox, on its clock.
@@ -68,8 +70,9 @@ impl Inbox {
     /// # Errors
     /// What `f` returns: its own writes are undone, the message counts as not handled, and the
     /// caller's earlier writes stay; so too where it panics. [`Invalid`](crate::ErrorKind::Invalid)
-    /// names the field. [`Refused`](crate::ErrorKind::Refused): `f` asked for the message that it is
-    /// handling. As [`Outbox::enqueue`] for the connection, also where `f` ended the transaction.
+    /// names the field. [`Refused`](crate::ErrorKind::Refused): `f` asked for the message that it
+    /// is handling. As [`Outbox::enqueue`] for the connection, also where `f` ended the
+    /// transaction.
     pub fn once<E: From<Error>>(
         &self,
         conn: &Connection,
@@ -84,34 +87,21 @@ impl Inbox {
 
     /// The first result of a message whose handling is committed.
     ///
-    /// ```
-    /// use sqlite_outbox::{Error, Inbox, Outbox};
-    ///
-    /// # let folder = tempfile::tempdir().expect("a folder");
-    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
-    /// let inbox = Inbox::new(&outbox);
-    /// assert_eq!(inbox.seen("stripe", "evt_1")?, None);
-    /// let handle = |tx: &_| inbox.once(tx, "stripe", "evt_1", |_| Ok::<_, Error>("paid".into()));
-    /// outbox.transact(|tx| handle(tx))?;
-    /// assert_eq!(inbox.seen("stripe", "evt_1")?.as_deref(), Some("paid"));
-    /// # Ok::<(), sqlite_outbox::Error>(())
-    /// ```
-    ///
     /// # Errors
-    /// [`Invalid`](crate::ErrorKind::Invalid) names the field; or the file cannot be read.
+    /// `Invalid` names the field; or the file cannot be read.
     pub fn seen(&self, source: &str, message_id: &str) -> Result<Option<String>> {
         check(source, message_id)?;
         inbox::seen(&*self.outbox.store().reader()?, source, message_id)
     }
 
-    /// Forgets the messages that were handled longer ago than this, in transactions of 500, and
-    /// returns how many. A message that is delivered after it was forgotten is handled once more, so
-    /// remember it for longer than its source delivers again.
+    /// Forgets the messages that were handled longer ago than `older_than`, in transactions of 500,
+    /// and returns how many. A message that is delivered after it was forgotten is handled once
+    /// more, so remember it for longer than its source delivers again.
     ///
     /// Call it outside of a transaction of your own, whose lock it would wait for.
     ///
     /// # Errors
-    /// The file cannot be written. What was forgotten before stays so.
+    /// The file cannot be written. Messages that were forgotten before stay so.
     pub fn prune(&self, older_than: Duration) -> Result<u64> {
         let before = self.outbox.clock().now().saturating_sub(millis(older_than));
         inbox::prune(&*self.outbox.connection("prune")?, before)

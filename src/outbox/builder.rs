@@ -38,9 +38,9 @@ impl OutboxBuilder {
     ///
     /// # Errors
     /// The file cannot be opened, is not a database, is read-only, has a newer schema, or uses one
-    /// of the outbox's table names for something else; [`Busy`](crate::ErrorKind::Busy) where it must
-    /// be migrated and a living relay of the earlier build still has intents in flight; or the name of
-    /// an operation or a header is not valid.
+    /// of the outbox's table names for something else; `Busy` where it must be migrated and a
+    /// living relay of the earlier build still has intents in flight; or the name of an operation
+    /// or a header is not valid.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Outbox> {
         self.operations.iter().flatten().try_for_each(|name| check_operation(name))?;
         if let Some((agent_run, tool_version)) = &self.audit_headers {
@@ -65,9 +65,9 @@ setters! {
     /// Defaults to yes.
     pub fn create(create: bool) => create = create;
 
-    /// Whether the tables of an earlier build are migrated to this one's. Relays of the earlier build
-    /// stop then, and opening waits up to 75 s for what they have in flight. Defaults to yes; where
-    /// it is no, an older file is refused, so that merely looking at a file never changes it.
+    /// Whether the tables of an earlier build are migrated to this one's. Relays of the earlier
+    /// build stop then, and opening waits up to 75 s for what they have in flight. Defaults to yes;
+    /// where it is no, an older file is refused, so that merely looking at a file never changes it.
     pub fn migrate(migrate: bool) => migrate = migrate;
 
     /// The clock that stamps intents and times relays. Defaults to [`SystemClock`].
@@ -78,10 +78,9 @@ setters! {
     pub fn operations(names: impl IntoIterator<Item = impl Into<String>>) =>
         operations = Some(names.into_iter().map(Into::into).collect());
 
-    /// Which headers of an intent say which run of an agent, and which version of a tool, asked for
-    /// it. Their values are the only ones that go into the audit trail. Stored in the file, for
-    /// everybody who writes to it. Defaults to what is stored, else to `x-agent-run` and
-    /// `x-tool-version`.
+    /// The headers of an intent that say which run of an agent, and which version of a tool, asked
+    /// for it. Their values are the only ones that go into the audit trail. Stored in the file, for
+    /// all who write to it. Defaults to what is stored, else to `x-agent-run` and `x-tool-version`.
     pub fn audit_headers(agent_run: &str, tool_version: &str) =>
         audit_headers = Some((agent_run.to_owned(), tool_version.to_owned()));
 }

@@ -26,30 +26,8 @@ use crate::store::{self, Enqueued, PooledConnection, Store, savepoint};
 
 /// The outbox in one SQLite file. Cheap to clone; clones share their connections.
 ///
-/// # Examples
-///
-/// In a transaction of the application's own connection:
-///
-/// ```
-/// use sqlite_outbox::rusqlite::{Connection, TransactionBehavior::Immediate};
-/// use sqlite_outbox::{Intent, Outbox, Status};
-///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let folder = tempfile::tempdir()?;
-/// # let file = folder.path().join("app.db");
-/// let mut conn = Connection::open(&file)?;
-/// let outbox = Outbox::open(&file)?;
-///
-/// let tx = conn.transaction_with_behavior(Immediate)?;
-/// // … the business write, on `tx` …
-/// let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada"}));
-/// let id = outbox.enqueue(&tx, &mail)?.id();
-/// tx.commit()?;
-///
-/// assert_eq!(outbox.entry(id)?.expect("it was committed").status, Status::Pending);
-/// # Ok(())
-/// # }
-/// ```
+/// An application begins with [`open`](Self::open) and [`enqueue`](Self::enqueue) or
+/// [`transact`](Self::transact). Under *Errors*, methods name the [`ErrorKind`](crate::ErrorKind).
 #[derive(Debug, Clone)]
 pub struct Outbox {
     inner: Arc<Inner>,
@@ -82,6 +60,9 @@ impl Outbox {
     /// # let file = folder.path().join("app.db");
     /// let outbox = Outbox::open(&file)?;
     /// assert!(outbox.stats()?.is_empty());
+    /// // Or with options:
+    /// let outbox = Outbox::builder().operations(["mail.send", "stripe.charge"]).open(&file)?;
+    /// # drop(outbox);
     /// # Ok::<(), sqlite_outbox::Error>(())
     /// ```
     ///
@@ -92,16 +73,6 @@ impl Outbox {
     }
 
     /// Options for opening.
-    ///
-    /// ```
-    /// use sqlite_outbox::Outbox;
-    ///
-    /// # let folder = tempfile::tempdir().expect("a folder");
-    /// # let file = folder.path().join("app.db");
-    /// let outbox = Outbox::builder().operations(["mail.send", "stripe.charge"]).open(&file)?;
-    /// # drop(outbox);
-    /// # Ok::<(), sqlite_outbox::Error>(())
-    /// ```
     pub fn builder() -> OutboxBuilder {
         OutboxBuilder::new()
     }
@@ -114,23 +85,28 @@ impl Outbox {
     /// it writes, or SQLite may refuse the first write as busy without waiting.
     ///
     /// ```
+    /// use sqlite_outbox::rusqlite::{Connection, TransactionBehavior::Immediate};
     /// use sqlite_outbox::{Intent, Outbox};
     ///
-    /// # let folder = tempfile::tempdir().expect("a folder");
-    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let file = folder.path().join("app.db");
+    /// let outbox = Outbox::open(&file)?;
+    /// let mut conn = Connection::open(&file)?;
+    /// let tx = conn.transaction_with_behavior(Immediate)?;
+    /// // … the business write, on `tx` …
     /// let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada"}));
-    /// let enqueue = || outbox.transact(|tx| outbox.enqueue(tx, &mail));
-    /// let (first, again) = (enqueue()?, enqueue()?);
+    /// let first = outbox.enqueue(&tx, &mail)?;
+    /// let again = outbox.enqueue(&tx, &mail)?;
+    /// tx.commit()?;
     /// assert!(first.is_new() && !again.is_new());
     /// assert_eq!(first.id(), again.id(), "the same action is one intent");
-    /// # Ok::<(), sqlite_outbox::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`Invalid`](crate::ErrorKind::Invalid) names the field. [`Conflict`](crate::ErrorKind::Conflict): the key
-    /// or the version is taken by other content. [`NoTransaction`](crate::ErrorKind::NoTransaction),
-    /// [`WrongFile`](crate::ErrorKind::WrongFile), [`NotDurable`](crate::ErrorKind::NotDurable): the connection
-    /// could not keep the promise. The caller's transaction and savepoints stay as they are.
+    /// `Invalid` names the field. `Conflict`: the key or the version is taken by other content.
+    /// `NoTransaction`, `WrongFile`, `NotDurable`: the connection could not keep the promise. The
+    /// caller's transaction and savepoints stay as they are.
     pub fn enqueue(&self, conn: &Connection, intent: &Intent) -> Result<Enqueued> {
         self.check(conn)?;
         self.enqueue_checked(conn, intent, self.now())
@@ -166,19 +142,18 @@ impl Outbox {
     ///
     /// # let folder = tempfile::tempdir().expect("a folder");
     /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
-    /// let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada"}));
     /// let id = outbox.transact(|tx| {
-    ///     tx.execute_batch("CREATE TABLE orders (id TEXT); INSERT INTO orders VALUES ('order-42')")?;
-    ///     Ok::<_, Error>(outbox.enqueue(tx, &mail)?.id())
+    ///     tx.execute_batch("CREATE TABLE orders (id TEXT); INSERT INTO orders VALUES ('1')")?;
+    ///     Ok::<_, Error>(outbox.enqueue(tx, &Intent::new("mail.send", "order-1"))?.id())
     /// })?;
     /// # assert_eq!(id, 1);
     /// # Ok::<(), sqlite_outbox::Error>(())
     /// ```
     ///
     /// # Errors
-    /// What `f` returns, after a rollback; or that the transaction cannot begin or commit.
-    /// [`Busy`](crate::ErrorKind::Busy) at once where this thread is inside `transact` on this file
-    /// already: use the transaction that `f` was given.
+    /// The error of `f`, after a rollback; or the transaction cannot begin or commit. `Busy` at
+    /// once where this thread is inside `transact` on this file already: use the transaction that
+    /// `f` was given.
     pub fn transact<T, E: From<Error>>(
         &self,
         f: impl FnOnce(&Transaction<'_>) -> Result<T, E>,
@@ -197,23 +172,22 @@ impl Outbox {
         Ok(value)
     }
 
-    /// Tells the relays of this process that something was committed. Without it, they notice
-    /// within milliseconds by polling.
+    /// Tells the relays of this process that something was committed. Without this call, they
+    /// notice within milliseconds by polling.
     pub fn wake(&self) {
         // A full channel means that the relay has been told already, a closed one that it ended.
         let mut wakers = self.inner.wakers.lock().unwrap_or_else(PoisonError::into_inner);
         wakers.retain(|waker| !matches!(waker.try_send(()), Err(e) if e.is_disconnected()));
     }
 
-    /// One intent with its receipt, by row id.
+    /// An intent with its receipt, by row id.
     ///
     /// ```
     /// use sqlite_outbox::{Intent, Outbox, Status};
     ///
     /// # let folder = tempfile::tempdir().expect("a folder");
     /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
-    /// # let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada"}));
-    /// # let id = outbox.transact(|tx| outbox.enqueue(tx, &mail))?.id();
+    /// # let id = outbox.transact(|tx| outbox.enqueue(tx, &Intent::new("mail", "order-1")))?.id();
     /// let entry = outbox.entry(id)?.expect("it was enqueued");
     /// assert_eq!((entry.status, entry.attempts), (Status::Pending, 0));
     /// assert_eq!(outbox.entry(999)?, None);
@@ -226,7 +200,7 @@ impl Outbox {
         read::entry(&*self.inner.store.reader()?, id)
     }
 
-    /// One intent with its receipt, by its tenant (empty for none) and its stored key.
+    /// An intent with its receipt, by its tenant (empty for none) and its stored key.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -250,8 +224,9 @@ impl Outbox {
         audit::audit(&*self.inner.store.reader()?, id)
     }
 
-    /// Events of all intents in the order of commits: those behind a position and not before a time
-    /// in UTC milliseconds, at most so many. Asking again behind the last one follows the stream.
+    /// Events of all intents in the order of commits: at most `limit`, behind the position `after`,
+    /// and not before `since` in UTC milliseconds. Asking again behind the last one follows the
+    /// stream.
     ///
     /// ```
     /// use sqlite_outbox::Outbox;
@@ -291,8 +266,8 @@ impl Outbox {
     pub(crate) fn connection(&self, verb: &str) -> Result<PooledConnection> {
         if IN_TRANSACT.with_borrow(|files| files.iter().any(|file| file == self.path())) {
             let text = format!(
-                "{verb} was called inside transact: this thread holds the write lock already; use the \
-                 transaction that the outer call was given, or call {verb} after it"
+                "{verb} was called inside transact: this thread holds the write lock already; use \
+                 the transaction that the outer call was given, or call {verb} after it"
             );
             return Err(Error::new(ErrorKind::Busy, text));
         }
@@ -330,8 +305,8 @@ impl Outbox {
         store::check_transaction(conn, self.inner.store.path())?;
         if store::check_durability(conn)? && !WARNED.swap(true, Ordering::Relaxed) {
             log::warn!(
-                "a connection that writes here runs below synchronous=FULL: a power cut can undo its \
-                 last commits, the business writes and what was written with them"
+                "a connection that writes here runs below synchronous=FULL: a power cut can undo \
+                 its last commits, the business writes and what was written with them"
             );
         }
         Ok(())
@@ -347,7 +322,7 @@ impl Outbox {
             && !known.iter().any(|name| name == prepared.operation())
         {
             let (name, known) = (prepared.operation(), known.join(", "));
-            let why = format!("{name:?} is none of those this outbox was opened for: {known}");
+            let why = format!("{name:?} is not one of those this outbox was opened for: {known}");
             return Err(Error::invalid("operation", why));
         }
         Ok(prepared)

@@ -1,4 +1,4 @@
-//! The facade for operators: how it stands, and what a person does about it.
+//! The facade for operators: where intents stand, and a person's verbs.
 
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ impl Outbox {
         operations::operations(&*self.inner.store.reader()?)
     }
 
-    /// Why an intent is not sent now: a short word for the first rule that keeps it, and a
-    /// sentence for people. The word is `next` where nothing does, and the next claim of a relay
+    /// The reason why an intent is not sent now: a short word for the first rule that keeps it, and
+    /// a sentence for people. The word is `next` where nothing does, and the next claim of a relay
     /// sends it. With `shard` as a relay has it, also whether that relay would pass it over.
     ///
     /// The claim asks the same questions of the same figures; whether a relay runs at all, and how
@@ -47,8 +47,7 @@ impl Outbox {
     ///
     /// # let folder = tempfile::tempdir().expect("a folder");
     /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
-    /// # let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada"}));
-    /// # let id = outbox.transact(|tx| outbox.enqueue(tx, &mail))?.id();
+    /// # let id = outbox.transact(|tx| outbox.enqueue(tx, &Intent::new("mail", "order-1")))?.id();
     /// let (rule, text) = outbox.why(id, None)?;
     /// assert_eq!(rule, "not_registered");
     /// println!("{text}");
@@ -56,17 +55,18 @@ impl Outbox {
     /// ```
     ///
     /// # Errors
-    /// [`NotFound`](crate::ErrorKind::NotFound), or the file cannot be read.
+    /// `NotFound`, or the file cannot be read.
     pub fn why(&self, id: i64, shard: Option<Shard>) -> Result<(&'static str, String)> {
         let why = why::why(&*self.inner.store.reader()?, id, shard, self.now())?;
         Ok((why.rule.as_str(), why.text))
     }
 
-    /// Pauses an operation for a time, or until it is resumed. Its intents wait and use up nothing;
-    /// what is on the way is finished. Holds for every relay on the file, over restarts.
+    /// Pauses an operation for a time, or until [`resume`](Self::resume). Its intents wait and use
+    /// up nothing; what is on the way is finished. Holds for every relay on the file, over
+    /// restarts.
     ///
     /// # Errors
-    /// [`NotFound`](crate::ErrorKind::NotFound) where no relay has registered the operation.
+    /// `NotFound` where no relay has registered the operation.
     pub fn pause(
         &self,
         operation: &str,
@@ -78,11 +78,11 @@ impl Outbox {
         pause::pause(&mut *self.connection("pause")?, operation, until, &actor.into(), now)
     }
 
-    /// Ends a pause of any kind: by a person, by refused credentials, or by the breaker. Returns
-    /// whether there was one.
+    /// Ends a pause of any kind: by a person, by refused credentials, or by the circuit breaker.
+    /// Returns whether there was one.
     ///
     /// # Errors
-    /// [`NotFound`](crate::ErrorKind::NotFound) where no relay has registered the operation.
+    /// As [`pause`](Self::pause).
     pub fn resume(&self, operation: &str, actor: impl Into<Actor>) -> Result<bool> {
         let mut conn = self.connection("resume")?;
         let was_paused = pause::resume(&mut conn, operation, &actor.into(), self.now())?;
@@ -91,7 +91,7 @@ impl Outbox {
     }
 
     /// Gives one dead intent, or one that needs review and is safe to repeat, another round: the
-    /// same row, the same key, a fresh budget. `actor` and `reason` go into its audit trail.
+    /// same row, the same key, a fresh budget. `actor` goes into its audit trail, with its reason.
     ///
     /// ```
     /// use sqlite_outbox::{Intent, Outbox, Status};
@@ -99,11 +99,10 @@ impl Outbox {
     ///
     /// # let folder = tempfile::tempdir().expect("a folder");
     /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
-    /// # let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada"}));
-    /// # let id = outbox.transact(|tx| outbox.enqueue(tx, &mail))?.id();
+    /// # let id = outbox.transact(|tx| outbox.enqueue(tx, &Intent::new("mail", "order-1")))?.id();
     /// # let send = |_: &Delivery| Outcome::Rejected(Failure::new("permanent", "no"));
     /// # let operation = Operation::new(Downstream::Unprotected, send);
-    /// # Relay::builder(&outbox).operation("mail.send", operation).build()?.drain()?;
+    /// # Relay::builder(&outbox).operation("mail", operation).build()?.drain()?;
     /// assert_eq!(outbox.entry(id)?.expect("it was enqueued").status, Status::Dead);
     /// outbox.replay(id, "ada")?;
     /// assert_eq!(outbox.entry(id)?.expect("it was enqueued").status, Status::Pending);
@@ -111,19 +110,18 @@ impl Outbox {
     /// ```
     ///
     /// # Errors
-    /// [`NotFound`](crate::ErrorKind::NotFound), or [`Refused`](crate::ErrorKind::Refused) where the status or
-    /// the downstream's contract does not allow it.
+    /// `NotFound`, or `Refused` where the status or the downstream's contract does not allow it.
     pub fn replay(&self, id: i64, actor: impl Into<Actor>) -> Result<()> {
         replay::replay_one(&mut *self.connection("replay")?, id, &actor.into(), self.now())?;
         self.wake();
         Ok(())
     }
 
-    /// Replays everything that matches, in transactions of 500. Returns each intent that matched, and
-    /// whether it is pending again or why it may not be. With `dry_run` nothing changes.
+    /// Replays everything that matches, in transactions of 500. Returns each intent that matched,
+    /// and whether it is pending again or why it may not be. With `dry_run` nothing changes.
     ///
     /// # Errors
-    /// The file cannot be written. What was replayed before stays replayed.
+    /// The file cannot be written. Intents that were replayed before stay so.
     pub fn replay_all(
         &self,
         filter: &Filter,
@@ -137,9 +135,9 @@ impl Outbox {
         Ok(report)
     }
 
-    /// Says what a person found out about an intent that is unknown or needs review: it was applied,
-    /// it was not and is sent again, or it is given up. What is dead can be resolved as applied, and
-    /// what was given up in doubt also as not applied. Returns where it stands then.
+    /// Records what a person found out about an intent that is unknown or needs review: it was
+    /// applied, it was not and is sent again, or it is given up. A dead intent can be resolved as
+    /// applied, and one that was given up in doubt also as not applied. Returns its status then.
     ///
     /// ```
     /// use sqlite_outbox::{Intent, Outbox, Resolution, Status};
@@ -147,11 +145,10 @@ impl Outbox {
     ///
     /// # let folder = tempfile::tempdir().expect("a folder");
     /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
-    /// # let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada"}));
-    /// # let id = outbox.transact(|tx| outbox.enqueue(tx, &mail))?.id();
+    /// # let id = outbox.transact(|tx| outbox.enqueue(tx, &Intent::new("mail", "order-1")))?.id();
     /// # let send = |_: &Delivery| Outcome::MaybeSent(Failure::new("timeout", "no"));
     /// # let operation = Operation::new(Downstream::Unprotected, send);
-    /// # Relay::builder(&outbox).operation("mail.send", operation).build()?.drain()?;
+    /// # Relay::builder(&outbox).operation("mail", operation).build()?.drain()?;
     /// assert_eq!(outbox.entry(id)?.expect("it was enqueued").status, Status::NeedsReview);
     /// let applied = Resolution::Applied { downstream_id: Some("msg_1".into()) };
     /// assert_eq!(outbox.resolve(id, &applied, "ada")?, Status::Succeeded);
@@ -159,9 +156,9 @@ impl Outbox {
     /// ```
     ///
     /// # Errors
-    /// [`NotFound`](crate::ErrorKind::NotFound). [`Refused`](crate::ErrorKind::Refused) where the status
-    /// does not allow it, or where it was "not applied" and a relay that lost its lease may still be
-    /// sending it. [`Conflict`](crate::ErrorKind::Conflict) where the id belongs to another intent.
+    /// `NotFound`. `Refused` where the status does not allow it, or where `resolution` is "not
+    /// applied" and a relay that lost its lease may still be sending the intent. `Conflict` where
+    /// the id belongs to another intent.
     pub fn resolve(
         &self,
         id: i64,
@@ -176,13 +173,13 @@ impl Outbox {
         Ok(status)
     }
 
-    /// Lets later intents of its ordering key go on without this one, which is dead, unknown or needs
-    /// review, in the caller's open transaction. It stays as it is and can be dealt with later; if it
-    /// is sent again then, it waits until what is on the way has come back.
+    /// Lets later intents of an ordering key go on without this one, which is dead, unknown or
+    /// needs review, in the caller's open transaction. The intent stays as it is and can be dealt
+    /// with later; if it is sent again then, it waits until what is on the way has come back.
     ///
     /// # Errors
-    /// [`NotFound`](crate::ErrorKind::NotFound), or [`Refused`](crate::ErrorKind::Refused) where it blocks
-    /// nothing; and as [`enqueue`](Self::enqueue) for the connection.
+    /// `NotFound`, or `Refused` where the intent blocks nothing; and as [`enqueue`](Self::enqueue)
+    /// for the connection.
     pub fn skip(&self, conn: &Connection, id: i64, actor: impl Into<Actor>) -> Result<()> {
         self.check(conn)?;
         withdraw::skip(conn, id, &actor.into(), self.now())

@@ -12,9 +12,9 @@ const POLL_MAX: Duration = Duration::from_millis(20);
 const SAFETY_POLL: Duration = Duration::from_millis(250);
 
 impl Outbox {
-    /// Waits until an intent has come to rest: settled, dead, or a person's matter. Returns it as it
-    /// stands then, or when the time is over. A relay may be in another process: the file is looked
-    /// at no more often than a relay does, once in 1 to 20 ms.
+    /// Waits until an intent has come to rest: settled, dead, or a person's matter. Returns it as
+    /// it stands then, or when `timeout` is over. A relay may be in another process: the file is
+    /// read no more often than a relay does, once in 1 to 20 ms.
     ///
     /// ```
     /// use std::time::Duration;
@@ -23,11 +23,10 @@ impl Outbox {
     ///
     /// # let folder = tempfile::tempdir().expect("a folder");
     /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
-    /// # let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada"}));
-    /// # let id = outbox.transact(|tx| outbox.enqueue(tx, &mail))?.id();
+    /// # let id = outbox.transact(|tx| outbox.enqueue(tx, &Intent::new("mail", "order-1")))?.id();
     /// # let send = |_: &Delivery| Outcome::Succeeded(Receipt::new().downstream_id("msg_1"));
     /// # let operation = Operation::new(Downstream::Unprotected, send);
-    /// # Relay::builder(&outbox).operation("mail.send", operation).build()?.drain()?;
+    /// # Relay::builder(&outbox).operation("mail", operation).build()?.drain()?;
     /// let entry = outbox.wait(id, Duration::from_secs(10))?;
     /// match entry.status {
     ///     Status::Succeeded => println!("sent as {:?}", entry.downstream_id),
@@ -37,13 +36,12 @@ impl Outbox {
     /// ```
     ///
     /// # Errors
-    /// [`NotFound`](crate::ErrorKind::NotFound); the calling thread is inside
-    /// [`transact`](Self::transact), so that what it waits for could not happen; or the file cannot
-    /// be read.
+    /// `NotFound`; `Busy` where this thread is inside [`transact`](Self::transact), so that the
+    /// intent could not come to rest; or the file cannot be read.
     pub fn wait(&self, id: i64, timeout: Duration) -> Result<Entry> {
         if Self::is_in_transact() {
-            let text = "wait was called inside Outbox::transact: this thread holds the write lock that \
-                        the relay needs; wait after the transaction";
+            let text = "wait was called inside Outbox::transact: this thread holds the write lock \
+                        that the relay needs; wait after the transaction";
             return Err(Error::new(ErrorKind::Busy, text));
         }
         let deadline = Instant::now().checked_add(timeout);
@@ -52,7 +50,9 @@ impl Outbox {
         loop {
             let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
             if watch.has_changed()? || is_late || Instant::now() >= look_again_at {
-                let entry = watch.entry(id)?.ok_or_else(|| no_intent(id))?;
+                let entry = watch.entry(id)?.ok_or_else(|| {
+                    Error::new(ErrorKind::NotFound, format!("there is no intent {id}"))
+                })?;
                 if is_late || entry.status.is_settled() || entry.status.waits_for_a_person() {
                     return Ok(entry);
                 }
@@ -64,7 +64,7 @@ impl Outbox {
         }
     }
 
-    /// The same for the intent of a tenant (empty for none) with this stored key.
+    /// [Waits](Self::wait) for the intent of a tenant (empty for none) with this stored key.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -74,8 +74,4 @@ impl Outbox {
         })?;
         self.wait(entry.id, timeout)
     }
-}
-
-fn no_intent(id: i64) -> Error {
-    Error::new(ErrorKind::NotFound, format!("there is no intent {id}"))
 }
