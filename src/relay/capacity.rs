@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::lane::Lane;
-use super::options::Options;
-use super::work::Work;
+use super::queue::Work;
+use super::shared::Options;
 use crate::core::contract::Downstream;
 use crate::core::millis;
 use crate::core::reconcile::STALE_AFTER;

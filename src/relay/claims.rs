@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::capacity::Capacity;
 use super::lane::Lane;
-use super::work::{ClaimId, Work};
+use super::queue::{ClaimId, Work};
 use crate::core::millis;
 use crate::core::shard::Shard;
 use crate::error::Result;

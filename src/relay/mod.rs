@@ -8,12 +8,10 @@ mod engine;
 mod handle;
 mod lane;
 mod operation;
-mod options;
 mod outage;
 mod queue;
 mod shared;
 mod totals;
-mod work;
 mod worker;
 mod writer_loop;
 

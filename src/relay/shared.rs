@@ -3,11 +3,12 @@
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use super::operation::Operation;
-use super::options::Options;
 use super::totals::DrainReport;
 use crate::core::contract::Downstream;
+use crate::core::shard::Shard;
 use crate::error::Result;
 use crate::event::Event;
 use crate::liveness::Lifeline;
@@ -71,6 +72,30 @@ impl Shared {
             .field("owner", &self.owner)
             .field("options", &self.options)
             .finish_non_exhaustive()
+    }
+}
+
+/// The numbers a relay was built with.
+#[derive(Debug, Clone)]
+pub(super) struct Options {
+    pub workers: usize,
+    pub batch: usize,
+    pub lease: Duration,
+    pub shard: Shard,
+    pub seed: Option<u64>,
+}
+
+impl Options {
+    /// Rows a relay may hold: one batch is with the workers while the next is written.
+    pub fn held_max(&self) -> usize {
+        self.batch.saturating_mul(2).max(self.workers)
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let lease = Duration::from_secs(90);
+        Self { workers: 4, batch: 100, lease, shard: Shard::ALL, seed: None }
     }
 }
 

@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 
-use super::queue::Queue;
+use super::queue::{Queue, Returned, Work};
 use super::shared::Shared;
-use super::work::{Returned, Work};
 use crate::clock::Clock;
 use crate::core::contract::Promise;
 use crate::core::decide::{self, Policy};
