@@ -1,7 +1,6 @@
 //! The facade for callers: enqueue in a transaction, look at what became of it, act on it.
 
 mod builder;
-mod operator;
 mod verbs;
 mod wait;
 
@@ -14,12 +13,15 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 pub use self::builder::OutboxBuilder;
+pub(crate) use self::wait::{POLL_MAX, POLL_MIN, SAFETY_POLL};
 use crate::clock::Clock;
-use crate::core::entry::{Entry, Filter};
+use crate::core::contract::StoredContract;
+use crate::core::entry::{Entry, Filter, OperationStats};
 use crate::core::intent::{Intent, Prepared};
+use crate::core::shard::Shard;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
-use crate::store::query::read;
+use crate::store::query::{operations, read, why};
 use crate::store::tables::audit;
 use crate::store::verbs::enqueue;
 use crate::store::{self, Enqueued, PooledConnection, Store, savepoint};
@@ -163,10 +165,10 @@ impl Outbox {
             .transaction_with_behavior(TransactionBehavior::Immediate)
             .map_err(|error| Error::from(error).context("the transaction cannot begin"))?;
         IN_TRANSACT.with_borrow_mut(|files| files.push(self.path().to_owned()));
-        let mark = TransactMark;
-        let result = f(&tx);
-        drop(mark);
-        let value = result?;
+        let value = {
+            let _mark = TransactMark;
+            f(&tx)?
+        };
         tx.commit().map_err(|error| Error::from(error).context("the transaction cannot commit"))?;
         self.wake();
         Ok(value)
@@ -178,77 +180,6 @@ impl Outbox {
         // A full channel means that the relay has been told already, a closed one that it ended.
         let mut wakers = self.inner.wakers.lock().unwrap_or_else(PoisonError::into_inner);
         wakers.retain(|waker| !matches!(waker.try_send(()), Err(e) if e.is_disconnected()));
-    }
-
-    /// An intent with its receipt, by row id.
-    ///
-    /// ```
-    /// use sqlite_outbox::{Intent, Outbox, Status};
-    ///
-    /// # let folder = tempfile::tempdir().expect("a folder");
-    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
-    /// # let id = outbox.transact(|tx| outbox.enqueue(tx, &Intent::new("mail", "order-1")))?.id();
-    /// let entry = outbox.entry(id)?.expect("it was enqueued");
-    /// assert_eq!((entry.status, entry.attempts), (Status::Pending, 0));
-    /// assert_eq!(outbox.entry(999)?, None);
-    /// # Ok::<(), sqlite_outbox::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The file cannot be read.
-    pub fn entry(&self, id: i64) -> Result<Option<Entry>> {
-        read::entry(&*self.inner.store.reader()?, id)
-    }
-
-    /// An intent with its receipt, by its tenant (empty for none) and its stored key.
-    ///
-    /// # Errors
-    /// The file cannot be read.
-    pub fn entry_by_key(&self, tenant: &str, key: &str) -> Result<Option<Entry>> {
-        read::entry_by_key(&*self.inner.store.reader()?, tenant, key)
-    }
-
-    /// The intents that match, by rising id. Payloads and receipts are not read.
-    ///
-    /// # Errors
-    /// The file cannot be read.
-    pub fn list(&self, filter: &Filter) -> Result<Vec<Entry>> {
-        read::list(&*self.inner.store.reader()?, filter)
-    }
-
-    /// The audit trail of one intent, oldest first.
-    ///
-    /// # Errors
-    /// The file cannot be read.
-    pub fn audit(&self, id: i64) -> Result<Vec<Event>> {
-        audit::audit(&*self.inner.store.reader()?, id)
-    }
-
-    /// Events of all intents in the order of commits: at most `limit`, behind the position `after`,
-    /// and not before `since` in UTC milliseconds. Asking again behind the last one follows the
-    /// stream.
-    ///
-    /// ```
-    /// use sqlite_outbox::Outbox;
-    ///
-    /// # let folder = tempfile::tempdir().expect("a folder");
-    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
-    /// let mut after = 0;
-    /// loop {
-    ///     let page = outbox.events(after, 0, 100)?;
-    ///     let Some(last) = page.last() else { break };
-    ///     after = last.position;
-    ///     for event in &page {
-    ///         println!("intent {}: {} -> {}", event.outbox_id, event.from_status, event.status);
-    ///     }
-    /// }
-    /// # Ok::<(), sqlite_outbox::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The file cannot be read.
-    pub fn events(&self, after: i64, since: i64, limit: usize) -> Result<Vec<Event>> {
-        audit::stream(&*self.inner.store.reader()?, after, since, limit)
     }
 
     /// The file, as SQLite resolves its name.
@@ -289,9 +220,17 @@ impl Outbox {
         receiver
     }
 
-    /// Whether the calling thread is inside [`transact`](Self::transact).
-    pub(crate) fn is_in_transact() -> bool {
-        IN_TRANSACT.with_borrow(|files| !files.is_empty())
+    /// Refuses `verb`, which needs a relay's work, while the calling thread is inside
+    /// [`transact`](Self::transact).
+    pub(crate) fn refuse_in_transact(verb: &str) -> Result<()> {
+        if IN_TRANSACT.with_borrow(Vec::is_empty) {
+            return Ok(());
+        }
+        let text = format!(
+            "{verb} was called inside Outbox::transact: this thread holds the write lock that the \
+             relay needs; {verb} after the transaction"
+        );
+        Err(Error::new(ErrorKind::Busy, text))
     }
 
     fn now(&self) -> i64 {
@@ -326,6 +265,104 @@ impl Outbox {
             return Err(Error::invalid("operation", why));
         }
         Ok(prepared)
+    }
+}
+
+/// # Reading
+///
+/// Each of these methods fails where the file cannot be read.
+#[expect(clippy::missing_errors_doc, reason = "said once, above the methods")]
+impl Outbox {
+    /// An intent with its receipt, by row id.
+    ///
+    /// ```
+    /// use sqlite_outbox::{Intent, Outbox, Status};
+    ///
+    /// # let folder = tempfile::tempdir().expect("a folder");
+    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
+    /// # let id = outbox.transact(|tx| outbox.enqueue(tx, &Intent::new("mail", "order-1")))?.id();
+    /// let entry = outbox.entry(id)?.expect("it was enqueued");
+    /// assert_eq!((entry.status, entry.attempts), (Status::Pending, 0));
+    /// assert_eq!(outbox.entry(999)?, None);
+    /// # Ok::<(), sqlite_outbox::Error>(())
+    /// ```
+    pub fn entry(&self, id: i64) -> Result<Option<Entry>> {
+        read::entry(&*self.inner.store.reader()?, id)
+    }
+
+    /// An intent with its receipt, by its tenant (empty for none) and its stored key.
+    pub fn entry_by_key(&self, tenant: &str, key: &str) -> Result<Option<Entry>> {
+        read::entry_by_key(&*self.inner.store.reader()?, tenant, key)
+    }
+
+    /// The intents that match, by rising id. Payloads and receipts are not read.
+    pub fn list(&self, filter: &Filter) -> Result<Vec<Entry>> {
+        read::list(&*self.inner.store.reader()?, filter)
+    }
+
+    /// The audit trail of one intent, oldest first.
+    pub fn audit(&self, id: i64) -> Result<Vec<Event>> {
+        audit::audit(&*self.inner.store.reader()?, id)
+    }
+
+    /// Events of all intents in the order of commits: at most `limit`, behind the position `after`,
+    /// and not before `since` in UTC milliseconds. Asking again behind the last one follows the
+    /// stream.
+    ///
+    /// ```
+    /// use sqlite_outbox::Outbox;
+    ///
+    /// # let folder = tempfile::tempdir().expect("a folder");
+    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
+    /// let mut after = 0;
+    /// loop {
+    ///     let page = outbox.events(after, 0, 100)?;
+    ///     let Some(last) = page.last() else { break };
+    ///     after = last.position;
+    ///     for event in &page {
+    ///         println!("intent {}: {} -> {}", event.outbox_id, event.from_status, event.status);
+    ///     }
+    /// }
+    /// # Ok::<(), sqlite_outbox::Error>(())
+    /// ```
+    pub fn events(&self, after: i64, since: i64, limit: usize) -> Result<Vec<Event>> {
+        audit::stream(&*self.inner.store.reader()?, after, since, limit)
+    }
+
+    /// Counts by operation and status. Does not read the settled intents.
+    pub fn stats(&self) -> Result<Vec<OperationStats>> {
+        read::stats(&*self.inner.store.reader()?, self.now())
+    }
+
+    /// The operations that relays have registered: their contracts, and why they stand still.
+    pub fn operations(&self) -> Result<Vec<StoredContract>> {
+        operations::operations(&*self.inner.store.reader()?)
+    }
+
+    /// The reason why an intent is not sent now: a short word for the first rule that keeps it, and
+    /// a sentence for people. The word is `next` where nothing does, and the next claim of a relay
+    /// sends it. With `shard` as a relay has it, also whether that relay would pass it over.
+    ///
+    /// The claim asks the same questions of the same figures; whether a relay runs at all, and how
+    /// busy its workers are, is not in the file.
+    ///
+    /// ```
+    /// use sqlite_outbox::{Intent, Outbox};
+    ///
+    /// # let folder = tempfile::tempdir().expect("a folder");
+    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
+    /// # let id = outbox.transact(|tx| outbox.enqueue(tx, &Intent::new("mail", "order-1")))?.id();
+    /// let (rule, text) = outbox.why(id, None)?;
+    /// assert_eq!(rule, "not_registered");
+    /// println!("{text}");
+    /// # Ok::<(), sqlite_outbox::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn why(&self, id: i64, shard: Option<Shard>) -> Result<(&'static str, String)> {
+        let why = why::why(&*self.inner.store.reader()?, id, shard, self.now())?;
+        Ok((why.rule.as_str(), why.text))
     }
 }
 

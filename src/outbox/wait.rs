@@ -6,10 +6,11 @@ use super::Outbox;
 use crate::core::entry::Entry;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How often a waiting caller looks, as a relay does.
-const POLL_MIN: Duration = Duration::from_millis(1);
-const POLL_MAX: Duration = Duration::from_millis(20);
-const SAFETY_POLL: Duration = Duration::from_millis(250);
+/// How often a relay, or a waiting caller, asks whether the file has changed.
+pub(crate) const POLL_MIN: Duration = Duration::from_millis(1);
+pub(crate) const POLL_MAX: Duration = Duration::from_millis(20);
+/// However idle the file seems, its rows are looked through this often.
+pub(crate) const SAFETY_POLL: Duration = Duration::from_millis(250);
 
 impl Outbox {
     /// Waits until an intent has come to rest: settled, dead, or a person's matter. Returns it as
@@ -19,14 +20,11 @@ impl Outbox {
     /// ```
     /// use std::time::Duration;
     /// use sqlite_outbox::{Intent, Outbox, Status};
-    /// # use sqlite_outbox::{Delivery, Downstream, Operation, Outcome, Receipt, Relay};
     ///
     /// # let folder = tempfile::tempdir().expect("a folder");
     /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
     /// # let id = outbox.transact(|tx| outbox.enqueue(tx, &Intent::new("mail", "order-1")))?.id();
-    /// # let send = |_: &Delivery| Outcome::Succeeded(Receipt::new().downstream_id("msg_1"));
-    /// # let operation = Operation::new(Downstream::Unprotected, send);
-    /// # Relay::builder(&outbox).operation("mail", operation).build()?.drain()?;
+    /// # outbox.transact(|tx| outbox.cancel(tx, id, "ada"))?;
     /// let entry = outbox.wait(id, Duration::from_secs(10))?;
     /// match entry.status {
     ///     Status::Succeeded => println!("sent as {:?}", entry.downstream_id),
@@ -39,11 +37,7 @@ impl Outbox {
     /// `NotFound`; `Busy` where this thread is inside [`transact`](Self::transact), so that the
     /// intent could not come to rest; or the file cannot be read.
     pub fn wait(&self, id: i64, timeout: Duration) -> Result<Entry> {
-        if Self::is_in_transact() {
-            let text = "wait was called inside Outbox::transact: this thread holds the write lock \
-                        that the relay needs; wait after the transaction";
-            return Err(Error::new(ErrorKind::Busy, text));
-        }
+        Self::refuse_in_transact("wait")?;
         let deadline = Instant::now().checked_add(timeout);
         let mut watch = self.inner.store.watch()?;
         let (mut pause, mut look_again_at) = (POLL_MIN, Instant::now());

@@ -18,28 +18,7 @@ use crate::event::Event;
 use crate::liveness::Lifeline;
 use crate::outbox::Outbox;
 
-/// Configures a [`Relay`].
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-/// use sqlite_outbox::{Delivery, Downstream, Operation, Outbox, Outcome, Receipt, Relay};
-///
-/// # fn main() -> sqlite_outbox::Result<()> {
-/// # let folder = tempfile::tempdir().expect("a folder");
-/// # let outbox = Outbox::open(folder.path().join("app.db"))?;
-/// # let print = |_: &Delivery| Outcome::Succeeded(Receipt::new());
-/// let relay = Relay::builder(&outbox)
-///     .operation("print", Operation::new(Downstream::Unprotected, print))
-///     .workers(8)
-///     .lease(Duration::from_secs(120))
-///     .observe(|event| println!("intent {} is {}", event.outbox_id, event.status))
-///     .build()?;
-/// # relay.drain()?;
-/// # Ok(())
-/// # }
-/// ```
+/// Configures a [`Relay`], whose page has an example.
 #[must_use = "a builder does nothing until it is built"]
 pub struct RelayBuilder {
     outbox: Outbox,

@@ -27,11 +27,12 @@ pub(super) struct Capacity {
     /// The highest priority of a lane that holds more rows than it has workers for.
     waiting: Option<i32>,
     /// Bytes of payloads that still fit.
-    bytes_left: usize,
+    pub bytes_left: usize,
     /// Lookups that may still begin: at most half of the workers look up, so that providers that
     /// do not answer cannot keep all of them from sending.
     lookups_left: usize,
-    is_closed: bool,
+    /// Nothing more may be claimed.
+    pub is_closed: bool,
 }
 
 impl Capacity {
@@ -79,15 +80,6 @@ impl Capacity {
         if matches!(work.held, Held::LookUp(..)) {
             self.lookups_left = self.lookups_left.saturating_sub(1);
         }
-    }
-
-    /// Lets nothing more be claimed.
-    pub fn close(&mut self) {
-        self.is_closed = true;
-    }
-
-    pub fn is_closed(&self) -> bool {
-        self.is_closed
     }
 
     /// How many more rows of this lane may be claimed.
@@ -139,10 +131,5 @@ impl Capacity {
     /// Workers with nothing to do, now or soon.
     pub fn idle(&self) -> usize {
         self.workers.saturating_sub(self.busy)
-    }
-
-    /// Bytes of payloads that still fit.
-    pub fn bytes_left(&self) -> usize {
-        self.bytes_left
     }
 }

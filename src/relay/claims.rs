@@ -1,4 +1,4 @@
-//! The parts of a step, for all lanes: write back, renew leases, recover expired ones, claim.
+//! The parts of a step, for all lanes: renew leases, recover expired ones, claim.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,23 +13,7 @@ use crate::error::Result;
 use crate::handler::Held;
 use crate::lease::Lease;
 use crate::store::tables::lost_lease::IsAlive;
-use crate::store::{ClaimRequest, Record, RelayTx};
-
-/// Writes outcomes, and gives back rows that no worker has started.
-pub(super) fn write_back(
-    step: &mut RelayTx<'_>,
-    unrecorded: &[(Arc<Lane>, Record)],
-    unreleased: &[Held],
-    is_alive: IsAlive<'_>,
-) -> Result<()> {
-    for (lane, record) in unrecorded {
-        step.record(record, &lane.rules, is_alive)?;
-    }
-    for held in unreleased {
-        step.release(held)?;
-    }
-    Ok(())
-}
+use crate::store::{ClaimRequest, RelayTx};
 
 /// The leases of everything held, as renewed; true only once the step is committed.
 #[derive(Default)]
@@ -124,7 +108,7 @@ impl Claims<'_> {
         self.hold(lane, claimed.deliveries.into_iter().map(Held::Send));
         let is_solo = self.found.works[before..].first().is_some_and(|work| work.held.is_solo());
         self.found.solo_next |= claimed.solo_next;
-        let is_full = count == limit || self.capacity.bytes_left() == 0;
+        let is_full = count == limit || self.capacity.bytes_left == 0;
         self.found.more |= is_full || claimed.is_unfinished;
         Ok(is_solo)
     }
@@ -151,7 +135,7 @@ impl Claims<'_> {
         ClaimRequest {
             rules: &lane.rules,
             limit,
-            bytes: self.capacity.bytes_left(),
+            bytes: self.capacity.bytes_left,
             shard: self.shard,
             lease_ms: self.lease_ms,
             holds_nothing: self.holds_nothing && self.found.works.is_empty(),

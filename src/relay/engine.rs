@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::capacity::Capacity;
-use super::claims::{Claims, Found, Renewed, renew, write_back};
+use super::claims::{Claims, Found, Renewed, renew};
 use super::doubt_clock::InDoubtSince;
 use super::lane::Lane;
 use super::operation::Operation;
@@ -41,7 +41,7 @@ pub(super) struct Engine {
     /// Workers that stand in for those that are slow or stuck.
     substitutes: usize,
     /// Places of lanes that were paused or throttled: rows that wait for a worker there go back.
-    stopped: Vec<usize>,
+    pub stopped: Vec<usize>,
     random: fastrand::Rng,
     renew_at: i64,
     /// Which of the lanes with equal priority comes first.
@@ -171,11 +171,6 @@ impl Engine {
         Ok(next)
     }
 
-    /// Places of lanes that were paused or throttled since this was called last.
-    pub fn take_stopped(&mut self) -> Vec<usize> {
-        std::mem::take(&mut self.stopped)
-    }
-
     /// Notes lanes that another connection has paused or throttled. Reads only.
     pub fn find_stopped(&mut self, now: i64) -> Result<()> {
         for lane in &self.lanes {
@@ -200,7 +195,12 @@ impl Engine {
         let renewing = self.must_renew(now);
         let mut claims = claiming.then(|| self.claims(&is_alive));
         let mut step = self.writer.begin(now, Arc::clone(shared.outbox.clock()))?;
-        write_back(&mut step, &self.unrecorded, &self.unreleased, &is_alive)?;
+        for (lane, record) in &self.unrecorded {
+            step.record(record, &lane.rules, &is_alive)?;
+        }
+        for held in &self.unreleased {
+            step.release(held)?;
+        }
         let renewed =
             if renewing { renew(&mut step, &self.held, lease)? } else { Renewed::default() };
         if let Some(claims) = &mut claims {
@@ -250,7 +250,7 @@ impl Engine {
     fn end_round(&mut self, claims: Claims<'_>) -> Vec<Work> {
         let found = claims.found;
         // A round without capacity has not looked, so what was found before still holds.
-        if !claims.capacity.is_closed() {
+        if !claims.capacity.is_closed {
             self.solo_next = found.solo_next;
             self.rounds = self.rounds.wrapping_add(1);
             self.waits_for_idle_worker = found.waits_for_idle_worker.is_some();
@@ -316,7 +316,7 @@ impl Engine {
         let mut capacity = Capacity::new(options, payload_max, self.workers(), &self.lanes, held);
         let waits_for_idle_worker = self.waits_for_idle_worker && capacity.idle() == 0;
         if waits_for_idle_worker || (self.solo_next && !self.held.is_empty()) {
-            capacity.close();
+            capacity.is_closed = true;
         }
         capacity
     }

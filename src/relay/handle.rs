@@ -1,15 +1,14 @@
 //! Starting and stopping a relay's threads.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, bounded};
 
-use super::engine::Engine;
-use super::shared::Shared;
-use super::totals::{DrainReport, ShutdownReport};
+use super::Relay;
+use super::shared::{DrainReport, Shared, ShutdownReport};
 use super::worker;
 use super::writer_loop::{Stop, Until, WriterLoop};
 use crate::error::{Error, ErrorKind, Result};
@@ -22,18 +21,25 @@ pub struct RelayHandle {
     writer: Option<JoinHandle<Result<()>>>,
 }
 
-pub(super) fn start(shared: Arc<Shared>, mut engine: Engine) -> Result<RelayHandle> {
-    let (stop, stops) = bounded(1);
-    let writers_share = Arc::clone(&shared);
-    let writer = worker::spawn_thread("outbox-writer", move || {
-        let ended = WriterLoop::new(&writers_share, &mut engine, Until::Stopped(stops)).run();
-        ended.inspect_err(|error| log::error!("the relay has stopped: {error}"))
-    })?;
-    Ok(RelayHandle { shared, stop, writer: Some(writer) })
+impl Relay {
+    /// Starts the writer and the workers in threads of their own; see [`Relay`] for an example.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn start(self) -> Result<RelayHandle> {
+        let shared = Arc::clone(&self.shared);
+        let (stop, stops) = bounded(1);
+        let writer = worker::spawn_thread("outbox-writer", move || {
+            let mut engine = self.engine.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let ended = WriterLoop::new(&self.shared, &mut engine, Until::Stopped(stops)).run();
+            ended.inspect_err(|error| log::error!("the relay has stopped: {error}"))
+        })?;
+        Ok(RelayHandle { shared, stop, writer: Some(writer) })
+    }
 }
 
 impl RelayHandle {
-    /// Whether the relay still works. A relay stops on its own only if going on would be wrong: the
+    /// Whether the relay still works. A relay stops automatically only if going on would be wrong: the
     /// schema was migrated by a newer build, or the file was deleted or replaced.
     /// [`shutdown`](Self::shutdown) then says why.
     pub fn is_running(&self) -> bool {
@@ -46,25 +52,10 @@ impl RelayHandle {
     }
 
     /// Stops claiming, gives back what no worker has started, waits up to `grace` for what is on
-    /// the way, records everything, and reports.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use sqlite_outbox::{Delivery, Downstream, Operation, Outbox, Outcome, Receipt, Relay};
-    /// # fn main() -> sqlite_outbox::Result<()> {
-    /// # let folder = tempfile::tempdir().expect("a folder");
-    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
-    /// # let print = |_: &Delivery| Outcome::Succeeded(Receipt::new());
-    /// # let operation = Operation::new(Downstream::Unprotected, print);
-    /// # let handle = Relay::builder(&outbox).operation("print", operation).build()?.start()?;
-    /// let report = handle.shutdown(Duration::from_secs(10))?;
-    /// println!("{} succeeded, {} left", report.totals.succeeded, report.left);
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// the way, records everything, and reports. See [`Relay`] for an example.
     ///
     /// # Errors
-    /// The relay had stopped on its own before; the error says why.
+    /// The relay had stopped automatically before; the error says why.
     pub fn shutdown(mut self, grace: Duration) -> Result<ShutdownReport> {
         self.stop(grace)
     }

@@ -11,20 +11,19 @@ mod operation;
 mod outage;
 mod queue;
 mod shared;
-mod totals;
 mod worker;
 mod writer_loop;
 
 use std::fmt;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError};
 
 pub use builder::RelayBuilder;
 #[cfg(test)]
 pub(crate) use doubt_clock::InDoubtSince;
 pub use handle::RelayHandle;
 pub use operation::Operation;
-pub use totals::{DrainReport, ShutdownReport};
+pub use shared::{DrainReport, ShutdownReport};
 #[cfg(test)]
 pub(crate) use worker::may_begin;
 
@@ -55,13 +54,17 @@ use writer_loop::{Until, WriterLoop};
 ///     println!("{}", delivery.payload());
 ///     Outcome::Succeeded(Receipt::new())
 /// };
-/// let handle = Relay::builder(&outbox)
+/// let relay = Relay::builder(&outbox)
 ///     .operation("print", Operation::new(Downstream::Unprotected, print))
-///     .build()?
-///     .start()?;
+///     .workers(8)
+///     .lease(Duration::from_secs(120))
+///     .observe(|event| println!("intent {} is {}", event.outbox_id, event.status))
+///     .build()?;
+/// let handle = relay.start()?;
 /// // … the application runs …
+/// assert!(handle.is_running());
 /// let report = handle.shutdown(Duration::from_secs(10))?;
-/// assert_eq!(report.left, 0);
+/// println!("{} succeeded, {} left", report.totals.succeeded, report.left);
 /// # Ok(())
 /// # }
 /// ```
@@ -73,62 +76,30 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Starts the writer and the workers in threads of their own.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use sqlite_outbox::{Delivery, Downstream, Operation, Outbox, Outcome, Receipt, Relay};
-    /// # fn main() -> sqlite_outbox::Result<()> {
-    /// # let folder = tempfile::tempdir().expect("a folder");
-    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
-    /// # let print = |_: &Delivery| Outcome::Succeeded(Receipt::new());
-    /// let operation = Operation::new(Downstream::Unprotected, print);
-    /// let handle = Relay::builder(&outbox).operation("print", operation).build()?.start()?;
-    /// assert!(handle.is_running());
-    /// handle.shutdown(Duration::from_secs(10))?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// A thread cannot be started.
-    pub fn start(self) -> Result<RelayHandle> {
-        let Self { shared, engine } = self;
-        let engine = engine.into_inner().unwrap_or_else(PoisonError::into_inner);
-        handle::start(shared, engine)
-    }
-
     /// Works until nothing is due now, and reports what this drain did. The writer runs on the
     /// calling thread. With one worker the handlers do as well, one intent after the other, which
     /// makes tests exact; with more workers, handlers run on threads that end with the call.
     ///
     /// ```
-    /// # use sqlite_outbox::{Delivery, Downstream, Intent, Operation, Outbox, Outcome};
-    /// # use sqlite_outbox::{Receipt, Relay};
-    /// # fn main() -> sqlite_outbox::Result<()> {
+    /// use sqlite_outbox::{Delivery, Downstream, Intent, Operation, Outbox, Outcome, Receipt, Relay};
+    ///
     /// # let folder = tempfile::tempdir().expect("a folder");
     /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
     /// outbox.transact(|tx| outbox.enqueue(tx, &Intent::new("print", "order-1")))?;
-    ///
     /// let print = |_: &Delivery| Outcome::Succeeded(Receipt::new());
     /// let operation = Operation::new(Downstream::Unprotected, print);
     /// let relay = Relay::builder(&outbox).operation("print", operation).workers(1).build()?;
     /// assert_eq!(relay.drain()?.succeeded, 1);
     /// assert_eq!(relay.drain()?.attempts, 0);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), sqlite_outbox::Error>(())
     /// ```
     ///
     /// # Errors
-    /// The calling thread is inside [`Outbox::transact`], this relay is being drained already, or
-    /// the file cannot be read or written.
-    /// Outcomes that could not be written are kept in this relay and written by the next drain.
+    /// The calling thread is inside [`Outbox::transact`], this relay is being drained already, or the
+    /// file cannot be read or written. Outcomes that could not be written are kept in this relay and
+    /// written by the next drain.
     pub fn drain(&self) -> Result<DrainReport> {
-        if Outbox::is_in_transact() {
-            let text = "drain was called inside Outbox::transact: this thread holds the write lock \
-                        that the relay needs; drain after the transaction";
-            return Err(Error::new(ErrorKind::Busy, text));
-        }
+        Outbox::refuse_in_transact("drain")?;
         let mut engine = match self.engine.try_lock() {
             Ok(engine) => engine,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -141,7 +112,13 @@ impl Relay {
         let before = self.shared.totals();
         let drained = WriterLoop::new(&self.shared, &mut engine, Until::NothingIsDue).run();
         self.shared.stop.store(false, Ordering::Release);
-        drained.map_err(explain_busy)?;
+        drained.map_err(|error| match error.kind() {
+            ErrorKind::Busy => error.context(
+                "the file stayed locked; if this thread has an open transaction on it, end that \
+                 first",
+            ),
+            _ => error,
+        })?;
         Ok(self.shared.totals().since(before))
     }
 
@@ -156,15 +133,6 @@ impl Relay {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.outbox.wake();
     }
-}
-
-fn explain_busy(error: Error) -> Error {
-    if error.kind() != ErrorKind::Busy {
-        return error;
-    }
-    error.context(
-        "the file stayed locked; if this thread has an open transaction on it, end that first",
-    )
 }
 
 impl fmt::Debug for Relay {

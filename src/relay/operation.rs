@@ -107,8 +107,8 @@ impl Operation {
         self.budget(Scope::Tenant, Kind::Sends, count.into(), per)
     }
 
-    /// A budget as [`max_cost`](Self::max_cost), for each tenant separately. When a tenant's budget
-    /// is used up, its intents are deferred and other tenants' go on. Defaults to no limit.
+    /// A budget as [`max_cost`](Self::max_cost), for each tenant separately, as
+    /// [`max_per_tenant`](Self::max_per_tenant). Defaults to no limit.
     pub fn max_cost_per_tenant(self, amount: u64, per: Duration) -> Self {
         self.budget(Scope::Tenant, Kind::Cost, amount, per)
     }
@@ -167,8 +167,11 @@ impl Operation {
                 },
                 backoff: self.backoff.clone(),
                 attempts_max: self.contract.attempts_max.unwrap_or(10),
-                give_up_after: self.contract.give_up_after.unwrap_or(hours(72)),
-                retry_after_max: hours(24),
+                give_up_after: self
+                    .contract
+                    .give_up_after
+                    .unwrap_or(Duration::from_secs(72 * 3600)),
+                retry_after_max: Duration::from_secs(24 * 3600),
                 lookup_delay: self.lookup_delay.unwrap_or(usual_delay),
                 lookups_max: self.max_lookups,
             },
@@ -303,10 +306,6 @@ setters! {
     /// Lets this configuration replace a stored contract that is stricter. Otherwise the stricter
     /// of the two holds.
     pub fn weaken_stored_contract() => weaken = true;
-}
-
-fn hours(hours: u64) -> Duration {
-    Duration::from_secs(hours * 3600)
 }
 
 /// A handler with a lookup that was set beside it.

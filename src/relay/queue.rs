@@ -140,10 +140,3 @@ pub(super) struct Returned {
     pub began: Duration,
     pub took: Duration,
 }
-
-impl Returned {
-    /// A row that no worker has started.
-    pub fn unstarted(work: Work) -> Self {
-        Self { work, reported: None, began: Duration::ZERO, took: Duration::ZERO }
-    }
-}

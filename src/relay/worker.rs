@@ -70,9 +70,9 @@ pub(super) fn attempt(work: Work, clock: &dyn Clock) -> Returned {
 /// Runs `f`; a panic becomes an answer that says nothing for sure.
 fn contained<T>(f: impl FnOnce() -> T, unsure: impl FnOnce(Failure) -> T) -> T {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|payload| {
-        let text = panic_text(payload.as_ref());
+        let text = format!("the handler panicked: {}", panic_text(payload.as_ref()));
         defuse(payload);
-        unsure(Failure::new("panic", format!("the handler panicked: {text}")))
+        unsure(Failure::new("panic", text))
     })
 }
 
@@ -97,10 +97,8 @@ pub(super) fn defuse(payload: Box<dyn Any + Send>) {
     }
 }
 
-fn panic_text(payload: &(dyn Any + Send)) -> String {
-    let text = payload
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| payload.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "with a value that is no text".into())
+fn panic_text(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+    text.unwrap_or("with a value that is not text")
 }

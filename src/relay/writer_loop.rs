@@ -12,10 +12,10 @@ use super::engine::Engine;
 use super::lane::Lane;
 use super::outage::Outage;
 use super::queue::{Queue, Returned, Work};
-use super::shared::Shared;
-use super::totals::ShutdownReport;
+use super::shared::{Shared, ShutdownReport};
 use super::worker;
 use crate::error::{Error, Result};
+use crate::outbox::{POLL_MAX, POLL_MIN, SAFETY_POLL};
 use crate::store::give_up_waiting;
 
 /// When the loop ends.
@@ -60,10 +60,6 @@ pub(super) struct WriterLoop<'a> {
     attempts_before: u64,
 }
 
-const POLL_MIN: Duration = Duration::from_millis(1);
-const POLL_MAX: Duration = Duration::from_millis(20);
-/// However idle the file seems, its rows are looked through this often.
-const SAFETY_POLL: Duration = Duration::from_millis(250);
 /// How long the relay must have been idle before it truncates the WAL.
 const TRUNCATE_AFTER: Duration = Duration::from_secs(1);
 
@@ -189,7 +185,9 @@ impl<'a> WriterLoop<'a> {
         let works = match &self.stop {
             // A relay that was told to stop does not wait long for another connection's lock.
             Some(stop) => {
-                give_up_waiting(left_until(stop.deadline), || self.engine.step(now, claiming))?
+                let left = stop.deadline.saturating_duration_since(Instant::now());
+                let wait = left.clamp(Duration::from_millis(50), Duration::from_secs(5));
+                give_up_waiting(wait, || self.engine.step(now, claiming))?
             }
             None => self.engine.step(now, claiming)?,
         };
@@ -230,7 +228,7 @@ impl<'a> WriterLoop<'a> {
     }
 
     fn hand_out(&mut self, works: Vec<Work>) {
-        let stopped = self.engine.take_stopped();
+        let stopped = std::mem::take(&mut self.engine.stopped);
         if !stopped.is_empty() {
             self.reclaim(|lane| stopped.contains(&lane.place));
         }
@@ -248,7 +246,8 @@ impl<'a> WriterLoop<'a> {
         let works = self.queue.reclaim_unstarted(goes_back);
         let count = works.len() as u64;
         for work in works {
-            self.engine.accept(Returned::unstarted(work));
+            let (began, took) = (Duration::ZERO, Duration::ZERO);
+            self.engine.accept(Returned { work, reported: None, began, took });
         }
         count
     }
@@ -349,10 +348,4 @@ impl Drop for WriterLoop<'_> {
     fn drop(&mut self) {
         self.queue.close();
     }
-}
-
-/// At least a moment, at most what a step waits for the lock in any case.
-fn left_until(deadline: Instant) -> Duration {
-    let left = deadline.saturating_duration_since(Instant::now());
-    left.clamp(Duration::from_millis(50), Duration::from_secs(5))
 }
