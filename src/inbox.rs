@@ -68,11 +68,10 @@ impl Inbox {
     /// 255 characters, the message's id 1 to 1024; it need only be unique within its source.
     ///
     /// # Errors
-    /// What `f` returns: its own writes are undone, the message counts as not handled, and the
-    /// caller's earlier writes stay; so too where it panics. [`Invalid`](crate::ErrorKind::Invalid)
-    /// names the field. [`Refused`](crate::ErrorKind::Refused): `f` asked for the message that it
-    /// is handling. As [`Outbox::enqueue`] for the connection, also where `f` ended the
-    /// transaction.
+    /// The error of `f`: its own writes are undone, the message counts as not handled, and the
+    /// caller's earlier writes stay; so too where `f` panics. `Invalid` names the field. `Refused`:
+    /// `f` asked for the message that it is handling. As [`Outbox::enqueue`] for the connection,
+    /// also where `f` ended the transaction.
     pub fn once<E: From<Error>>(
         &self,
         conn: &Connection,

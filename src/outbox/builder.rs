@@ -23,9 +23,10 @@ pub struct OutboxBuilder {
     audit_headers: Option<(String, String)>,
 }
 
-impl OutboxBuilder {
-    pub(super) fn new() -> Self {
-        Self {
+impl Outbox {
+    /// Options for opening.
+    pub fn builder() -> OutboxBuilder {
+        OutboxBuilder {
             create: true,
             migrate: true,
             clock: Arc::new(SystemClock),
@@ -33,7 +34,9 @@ impl OutboxBuilder {
             audit_headers: None,
         }
     }
+}
 
+impl OutboxBuilder {
     /// Opens the outbox in this file, and creates its tables or migrates those of an earlier build.
     ///
     /// # Errors

@@ -40,7 +40,7 @@ struct Inner {
     store: Store,
     clock: Arc<dyn Clock>,
     wakers: Mutex<Vec<Sender<()>>>,
-    /// The only operations that are enqueued here, where that was said.
+    /// The only operations that are enqueued here, where `OutboxBuilder::operations` names some.
     operations: Option<Vec<String>>,
 }
 
@@ -72,11 +72,6 @@ impl Outbox {
     /// See [`OutboxBuilder::open`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::builder().open(path)
-    }
-
-    /// Options for opening.
-    pub fn builder() -> OutboxBuilder {
-        OutboxBuilder::new()
     }
 
     /// Writes an intent in the caller's open transaction or savepoint: it exists exactly when

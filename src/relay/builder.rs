@@ -58,7 +58,7 @@ impl RelayBuilder {
     /// Checks the configuration and stores the contracts of its operations.
     ///
     /// # Errors
-    /// [`Invalid`](crate::ErrorKind::Invalid) names the option that cannot be accepted and why;
+    /// `Invalid` names the option that cannot be accepted and why;
     /// otherwise the file cannot be written.
     pub fn build(self) -> Result<Relay> {
         self.check()?;

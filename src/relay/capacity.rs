@@ -44,7 +44,8 @@ impl Capacity {
         lanes: &[Arc<Lane>],
         held: impl Iterator<Item = &'a Work>,
     ) -> Self {
-        let held_max = options.held_max();
+        // One batch is with the workers while the next is written.
+        let held_max = options.batch.saturating_mul(2).max(options.workers);
         let reserve = options.workers.min(held_max / lanes.len().max(1));
         let mut capacity = Self {
             held: vec![0; lanes.len()],

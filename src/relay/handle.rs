@@ -39,8 +39,8 @@ impl Relay {
 }
 
 impl RelayHandle {
-    /// Whether the relay still works. A relay stops automatically only if going on would be wrong: the
-    /// schema was migrated by a newer build, or the file was deleted or replaced.
+    /// Whether the relay still works. A relay stops automatically only if going on would be wrong:
+    /// the schema was migrated by a newer build, or the file was deleted or replaced.
     /// [`shutdown`](Self::shutdown) then says why.
     pub fn is_running(&self) -> bool {
         self.writer.as_ref().is_some_and(|writer| !writer.is_finished())

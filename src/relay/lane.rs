@@ -22,7 +22,7 @@ pub(super) struct Lane {
     average_ns: AtomicU64,
 }
 
-/// How much work of one operation may wait in the queue. A slow operation then holds hardly more
+/// How much work of one operation may wait in the queue. A slow operation then holds few more
 /// rows than there are workers, and a fast one keeps them busy while a step commits.
 const QUEUE_AHEAD: Duration = Duration::from_millis(50);
 

@@ -81,7 +81,8 @@ impl Relay {
     /// makes tests exact; with more workers, handlers run on threads that end with the call.
     ///
     /// ```
-    /// use sqlite_outbox::{Delivery, Downstream, Intent, Operation, Outbox, Outcome, Receipt, Relay};
+    /// use sqlite_outbox::{Delivery, Downstream, Intent, Operation, Outbox, Outcome};
+    /// # use sqlite_outbox::{Receipt, Relay};
     ///
     /// # let folder = tempfile::tempdir().expect("a folder");
     /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
@@ -95,9 +96,9 @@ impl Relay {
     /// ```
     ///
     /// # Errors
-    /// The calling thread is inside [`Outbox::transact`], this relay is being drained already, or the
-    /// file cannot be read or written. Outcomes that could not be written are kept in this relay and
-    /// written by the next drain.
+    /// The calling thread is inside [`Outbox::transact`], this relay is being drained already, or
+    /// the file cannot be read or written. Outcomes that could not be written are kept in this
+    /// relay and written by the next drain.
     pub fn drain(&self) -> Result<DrainReport> {
         Outbox::refuse_in_transact("drain")?;
         let mut engine = match self.engine.try_lock() {

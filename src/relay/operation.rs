@@ -259,9 +259,9 @@ setters! {
     pub fn max_in_flight(max: usize) => contract.limits.max_in_flight = Some(max);
 
     /// The circuit breaker: this many failures in a row pause the operation. A failure is an
-    /// attempt that did not reach the downstream, or whose answer was ambiguous or did not come.
-    /// One intent at a time then probes the downstream; the others use up no attempts meanwhile. An
-    /// intent that names its own endpoint counts only if it did not reach it. 0 switches the
+    /// attempt that did not reach the downstream, or whose answer was ambiguous or did not come. A
+    /// single intent at a time then probes the downstream; the others use up no attempts meanwhile.
+    /// An intent that names its own endpoint counts only if it did not reach it. 0 switches the
     /// breaker off. Defaults to 10.
     pub fn breaker_after(failures: u32) => breaker_after = (failures > 0).then_some(failures);
 

@@ -97,13 +97,6 @@ pub(super) struct Options {
     pub seed: Option<u64>,
 }
 
-impl Options {
-    /// Rows a relay may hold: one batch is with the workers while the next is written.
-    pub fn held_max(&self) -> usize {
-        self.batch.saturating_mul(2).max(self.workers)
-    }
-}
-
 impl Default for Options {
     fn default() -> Self {
         let lease = Duration::from_secs(90);
