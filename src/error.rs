@@ -2,8 +2,8 @@
 
 use std::error::Error as StdError;
 
-/// What went wrong, as one opaque value: a [kind](Error::kind) to branch on, a text that names
-/// what is wrong and how to fix it, and the cause underneath.
+/// A failure as one opaque value: a [kind](Error::kind) to branch on, a text that names what is
+/// wrong and how to fix it, and the cause underneath.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
@@ -52,7 +52,7 @@ pub enum ErrorKind {
 }
 
 impl Error {
-    /// What kind of failure this is.
+    /// The kind of this failure.
     ///
     /// ```
     /// use sqlite_outbox::{ErrorKind, Outbox};
@@ -107,8 +107,8 @@ impl From<rusqlite::Error> for Error {
         };
         if kind == ErrorKind::StaleSnapshot {
             message.push_str(
-                ": another connection has committed since this transaction began to read; roll back \
-                 and begin again (BEGIN IMMEDIATE)",
+                ": another connection has committed since this transaction began to read; roll \
+                 back and begin again (BEGIN IMMEDIATE)",
             );
         }
         Self::new(kind, message).with_source(error)

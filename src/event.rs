@@ -1,25 +1,25 @@
-//! What observers are told, after it is durable, and what can be read back of it.
+//! Events: told to observers after they are durable, and read back from the audit trail.
 
 use crate::core::status::Status;
 use crate::core::word::words;
 
-/// One line of an intent's audit trail. It never holds a payload or a header's value, but for the
-/// two that say which agent run and which version of a tool asked.
+/// A line of an intent's audit trail. An event never holds a payload or a header's value, but for
+/// the two that say which agent run and which version of a tool asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Event {
-    /// Its place among all events of the file, rising with every commit and never given twice.
+    /// The place among all events of the file, rising with every commit and never given twice.
     pub position: i64,
     /// The intent's row id.
     pub outbox_id: i64,
     /// The place in the intent's own trail, from 1.
     pub seq: i64,
-    /// What kind of action the intent is.
+    /// The kind of action that the intent is.
     pub operation: String,
-    /// When it was committed, in UTC milliseconds. For an attempt, when its outcome was recorded.
+    /// When the event was committed, in UTC milliseconds; for an attempt, with its outcome.
     pub at: i64,
-    /// Why it was written.
+    /// Why the event was written.
     pub kind: EventKind,
     /// Where the intent stood.
     pub from_status: Status,
@@ -27,17 +27,17 @@ pub struct Event {
     pub status: Status,
     /// Attempts used in the budget at that time.
     pub attempt: u32,
-    /// When the attempt, or the look-up, was claimed, in UTC milliseconds.
+    /// When the attempt, or the lookup, was claimed, in UTC milliseconds.
     pub claimed_at: Option<i64>,
     /// The fencing token of that claim.
     pub token: Option<i64>,
-    /// Which relay, person or application did it.
+    /// Which relay, person or application acted.
     pub actor: Option<String>,
     /// The failure's short word, where there was one.
     pub error_class: Option<String>,
-    /// What happened and why this followed.
+    /// The cause, and why this followed, for people.
     pub reason: Option<String>,
-    /// The provider's id, where it brought one.
+    /// The provider's id, where the event brought one.
     pub downstream_id: Option<String>,
     /// Which run of an agent asked for the intent, as its header said.
     pub agent_run: Option<String>,
@@ -63,23 +63,23 @@ words! {
         Unreadable = "unreadable",
         /// An outcome came after the lease was lost; a success settled the row.
         Late = "late",
-        /// A look-up said what became of it, or could not tell.
+        /// A lookup found whether the intent was applied, or could not tell.
         Reconciled = "reconciled",
-        /// A person said what became of it.
+        /// A person said whether the intent was applied.
         Resolved = "resolved",
-        /// The provider's own record said that it was applied.
+        /// The provider's own record said that the intent was applied.
         Confirmed = "confirmed",
-        /// It has two different ids at the provider: it was carried out twice.
+        /// The intent has two different ids at the provider: it was carried out twice.
         DuplicateEffect = "duplicate_effect",
-        /// The provider's id was given before it was sent.
+        /// The provider's id was given before the intent was sent.
         Bound = "bound",
         /// A person, or the application, ordered another round.
         Replayed = "replayed",
-        /// A person, or the application, withdrew it.
+        /// A person, or the application, withdrew the intent.
         Cancelled = "cancelled",
-        /// It was too late to withdraw it; it is not tried again.
+        /// The intent could not be withdrawn any more; it is not tried again.
         CancelRequested = "cancel_requested",
-        /// A newer version took its place.
+        /// A newer version took the intent's place.
         Revised = "revised",
         /// A person let later intents of its ordering key go on.
         Skipped = "skipped",

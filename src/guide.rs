@@ -2,9 +2,9 @@
 //!
 //! The Rust examples of the pages are compiled and run with the tests.
 
-/// A page's text. Pages link to each other by `[text][page]`. The first definition of a label counts
-/// in Markdown: the definitions here lead to the page's module, those at the end of a page to the
-/// file beside it in the repository.
+/// A page's text. Pages link to each other by `[text][page]`. The first definition of a label
+/// counts in Markdown: the definitions here lead to the page's module, those at the end of a page
+/// to the file beside it in the repository.
 macro_rules! page {
     ($file:literal) => {
         concat!(

@@ -2,7 +2,9 @@
 //! write, sent by a relay when it is safe, and their outcome is known or said to be unknown.
 //!
 //! ```
-//! use sqlite_outbox::{Delivery, Downstream, Intent, Operation, Outbox, Outcome, Receipt, Relay, Status};
+//! use sqlite_outbox::{
+//!     Delivery, Downstream, Intent, Operation, Outbox, Outcome, Receipt, Relay, Status,
+//! };
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
@@ -10,7 +12,7 @@
 //! let outbox = Outbox::open(&file)?;
 //!
 //! // The business write and the intent exist together or not at all.
-//! let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada@example.com"}));
+//! let mail = Intent::new("mail.send", "order-42").args(serde_json::json!({"to": "ada"}));
 //! let enqueued = outbox.transact(|tx| {
 //!     tx.execute_batch("CREATE TABLE orders (id TEXT); INSERT INTO orders VALUES ('order-42')")
 //!         .map_err(sqlite_outbox::Error::from)?;
@@ -43,10 +45,10 @@
 //!
 //! # Where to look
 //!
-//! [`Outbox`] is for callers: [`enqueue`](Outbox::enqueue), [`revise`](Outbox::revise) and what became
-//! of it; and for operators. [`Relay`] sends, by the rules of an [`Operation`], through a [`Handler`] such
-//! as `Http`. [`Downstream`] is the one choice that has no default. [`Inbox`] is for
-//! consumers: a message that is delivered again is not handled again.
+//! [`Outbox`] is for callers ([`enqueue`](Outbox::enqueue), [`revise`](Outbox::revise), the state
+//! of an intent) and for operators. [`Relay`] sends, by the rules of an [`Operation`], through a
+//! [`Handler`] such as `Http`. [`Downstream`] is the one choice that has no default. [`Inbox`] is
+//! for consumers: a message that is delivered again is not handled again.
 
 #![forbid(unsafe_code)]
 

@@ -125,7 +125,7 @@ pub fn delivery(intent: &Intent) -> Result<DeliveryBuilder> {
     Ok(DeliveryBuilder { delivery, clock, lease: None })
 }
 
-/// What [`delivery`] makes, until it is [built](Self::build).
+/// A delivery in the making: from [`delivery`] until it is [built](Self::build).
 #[derive(Debug, Clone)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct DeliveryBuilder {
@@ -211,7 +211,8 @@ fn what_is_there(outbox: &Outbox) -> String {
         // Writing to a string cannot fail.
         let _ = write!(
             text,
-            "\n  {id}: {operation} on {entity_id:?}, version {intent_version}, tenant {tenant_id:?}, {status}"
+            "\n  {id}: {operation} on {entity_id:?}, version {intent_version}, \
+             tenant {tenant_id:?}, {status}"
         );
     }
     text
@@ -310,7 +311,8 @@ mod tests {
         }
         let text = message(&outbox);
         assert!(text.starts_with("no intent matches Filter {"), "{text}");
-        let newest = "of 30 intents the newest are:\n  30: mail.send on \"order-29\", version 1, tenant \"\", pending";
+        let newest = "of 30 intents the newest are:\n  30: mail.send on \"order-29\", version 1, \
+                      tenant \"\", pending";
         assert!(text.contains(newest) && !text.contains("\n  10:"), "{text}");
 
         let found = assert_enqueued(&outbox, &Filter::default().operation("mail.send"));

@@ -35,7 +35,7 @@ pub(crate) enum Scope {
     Tenant,
 }
 
-/// What a budget counts.
+/// The figure that a budget adds up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Sends,
@@ -67,7 +67,7 @@ impl Kind {
         [Self::Sends, Self::Cost].into_iter().find(|kind| kind.as_str() == word)
     }
 
-    /// What one send of this cost takes from a budget of this kind.
+    /// How much one send of this cost takes from a budget of this kind.
     pub const fn weight(self, cost: i64) -> i64 {
         match self {
             Self::Sends => 1,
@@ -149,21 +149,21 @@ impl fmt::Display for UsedUp {
     }
 }
 
-/// What the budgets say about one row.
+/// The verdict of the budgets on one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fit {
     Fits,
-    /// It costs more than the whole of this budget.
+    /// The row costs more than the whole of this budget.
     Never(Budget),
-    /// Its tenant has used up its own; the others' rows go on.
+    /// The row's tenant has used up its own budget; rows of other tenants go on.
     PutOff(UsedUp),
-    /// The operation's is used up, or has too little left for this row. Later rows wait behind
-    /// it even if they fit, or one that costs much would never go.
+    /// The operation's budget is used up, or has too little left for this row. Later rows wait
+    /// behind the row even if they fit, or a row that costs much would never go.
     Waits(UsedUp),
 }
 
-/// What follows from the budgets a row does not fit: the last to free counts, and a tenant's
-/// comes before the operation's, since it must hold up nobody else.
+/// The verdict on a row that does not fit these budgets: the last to free counts, and a tenant's
+/// comes before the operation's, since it must not hold up rows of other tenants.
 pub(crate) fn judge(used_up: &[UsedUp]) -> Fit {
     let last_of = |scope| {
         let of_scope = used_up.iter().filter(|used| used.budget.scope == scope);
@@ -176,12 +176,12 @@ pub(crate) fn judge(used_up: &[UsedUp]) -> Fit {
     }
 }
 
-/// What the budgets leave of an operation now.
+/// The sends that the budgets of an operation leave now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Left {
     /// At most so many sends.
     pub sends: usize,
-    /// What keeps the next row back, if anything does.
+    /// The budget that keeps the next row back, if any does.
     pub used_up: Option<UsedUp>,
 }
 

@@ -1,4 +1,4 @@
-//! What an HTTP answer means. One table, read by the transport; docs/http.md shows it.
+//! The meaning of an HTTP answer, as one table; docs/http.md shows it.
 
 use serde_json::Value;
 
@@ -30,19 +30,19 @@ pub(crate) enum BodyEnd {
     Broken(String),
 }
 
-/// What an operation says about its downstream's answers.
+/// How the answers of an operation's downstream are read.
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
     /// JSON pointer into the body and the value there that means success.
     pub success_when: Option<(String, Value)>,
-    /// What a 409 means; `None` takes the default for the downstream's contract.
+    /// The meaning of a 409; `None` takes the default for the downstream's contract.
     pub on_conflict: Option<OnConflict>,
     /// JSON pointer to the provider's id; default `/id`.
     pub downstream_id: String,
 }
 
 words! {
-    /// What a 409 from this downstream means.
+    /// The meaning of a 409 from a downstream.
     #[non_exhaustive]
     pub enum OnConflict, "on_conflict" {
         /// A request with this key is being worked on: ask again shortly. The default where the
@@ -82,7 +82,7 @@ pub(crate) fn classify(
         400..=499 => Outcome::Rejected(fail("permanent", "refused for good")),
         501 | 505 => Outcome::Rejected(fail("permanent", "not supported by the downstream")),
         500..=599 if is_replayed(answer) => {
-            Outcome::NeedsReview(fail("replayed", "a stored answer that will repeat for ever"))
+            Outcome::NeedsReview(fail("replayed", "a stored answer that will repeat forever"))
         }
         503 => unavailable(answer, now),
         500..=599 => Outcome::MaybeSent(fail("ambiguous", "failed; may have been applied")),
@@ -160,7 +160,7 @@ fn message(status: u16, meaning: &str) -> String {
     format!("HTTP {status}: {meaning}")
 }
 
-/// What an answer proves, with the provider's id at this pointer.
+/// The receipt that an answer makes, with the provider's id at this pointer.
 pub(super) fn receipt(answer: &Answer, id_pointer: &str) -> Receipt {
     let mut receipt = Receipt::new();
     if !answer.body.is_empty() {
@@ -195,7 +195,7 @@ pub(super) fn body_json(answer: &Answer) -> Option<Value> {
     (answer.body_end == BodyEnd::Complete || !body.is_number()).then_some(body)
 }
 
-/// An id as text. A number beyond 64 bits was rounded when it was read, so it is none.
+/// An id as text. A number beyond 64 bits was rounded when it was read, so it is not an id.
 fn id_text(id: &Value) -> Option<String> {
     match id {
         Value::String(text) if !text.is_empty() => Some(text.clone()),

@@ -1,4 +1,4 @@
-//! What a downstream promises about repeated requests, stored in the file per operation.
+//! The promise of a downstream about repeated requests, stored in the file per operation.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,21 +12,21 @@ use crate::error::{Error, Result};
 const DEDUPLICATES: &str = "deduplicates";
 const UNPROTECTED: &str = "unprotected";
 
-/// What a downstream does when it gets the same request twice. There is no default: a wrong
-/// answer here is a double charge.
+/// How a downstream treats a request that it gets twice. There is no default: a wrong answer here
+/// is a double charge.
 ///
 /// The enum is exhaustive on purpose: code that branches on the promise must answer a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Downstream {
-    /// It applies a request once per idempotency key, and remembers the key for `window` from the
-    /// request it applied. The relay counts from the first attempt that may have been applied.
-    /// Providers publish the figure; 24 hours is common, some say 30 minutes.
+    /// The downstream applies a request once per idempotency key, and remembers the key for
+    /// `window` from the request it applied. The relay counts from the first attempt that may have
+    /// been applied. Providers publish the figure; 24 hours is common, some say 30 minutes.
     DeduplicatesByKey {
         /// How long the provider remembers a key.
         window: Duration,
     },
-    /// It applies every request it gets. Once one may have been applied, no other is sent
-    /// automatically.
+    /// The downstream applies every request it gets. Once a request may have been applied, no
+    /// other is sent automatically.
     Unprotected,
 }
 
@@ -100,7 +100,7 @@ impl fmt::Display for Downstream {
     }
 }
 
-/// The part of a contract by which a second request is judged: all that a person's verb needs of it.
+/// The part of a contract by which a second request is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Promise {
     pub downstream: Downstream,
@@ -123,16 +123,16 @@ impl Promise {
 pub struct StoredContract {
     /// The operation.
     pub operation: String,
-    /// What its downstream promises.
+    /// How its downstream treats a repeated request.
     #[cfg_attr(feature = "serde", serde(flatten, serialize_with = "json::downstream"))]
     pub downstream: Downstream,
-    /// What a dead row does to later rows of its ordering key.
+    /// Whether a dead intent blocks later intents of its ordering key.
     pub on_dead: OnDead,
     /// The provider's name, where one was given.
     pub provider: Option<String>,
-    /// Who looks after it, where that was said.
+    /// Who looks after the operation, where that was said.
     pub owner: Option<String>,
-    /// What its idempotency keys are made of, where that was said.
+    /// How its idempotency keys are made, where that was said.
     pub key_recipe: Option<String>,
     /// Whether some relay can ask what became of an intent that is in doubt.
     pub reconciles: bool,
@@ -155,16 +155,16 @@ pub struct StoredContract {
     /// The same as `max_cost`, for each tenant.
     #[cfg_attr(feature = "serde", serde(serialize_with = "json::budget"))]
     pub max_cost_per_tenant: Option<(u64, Duration)>,
-    /// Who or what has paused it. Its intents wait then, and use up nothing.
+    /// Who or what has paused the operation. Its intents wait then, and use up nothing.
     pub paused: Option<PauseKind>,
     /// When the pause ends, or when the next intent may try whether it can, in UTC milliseconds;
-    /// `None` until somebody resumes it.
+    /// `None` where the pause has no end.
     pub paused_until: Option<i64>,
-    /// Since when it is paused, in UTC milliseconds.
+    /// Since when the operation is paused, in UTC milliseconds.
     pub paused_since: Option<i64>,
     /// Which person or relay paused it.
     pub paused_by: Option<String>,
-    /// Why.
+    /// Why the operation is paused.
     pub paused_reason: Option<String>,
 }
 
@@ -184,14 +184,14 @@ impl StoredContract {
 }
 
 words! {
-    /// What a dead intent does to later intents of its ordering key.
+    /// Whether a dead intent blocks later intents of its ordering key.
     #[derive(Default)]
     #[non_exhaustive]
     pub enum OnDead, "on_dead" {
-        /// Later intents wait until it is replayed, resolved or skipped.
+        /// Later intents wait until the dead one is replayed, resolved or skipped.
         #[default]
         Block = "block",
-        /// Later intents go on without it.
+        /// Later intents go on without the dead one.
         Continue = "continue",
     }
 }

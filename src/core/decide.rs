@@ -1,4 +1,4 @@
-//! The one place that decides what follows from an outcome. Time-outs, lost leases, bulk
+//! The one place that decides what follows from an outcome. Timeouts, lost leases, bulk
 //! replay and a second relay with another configuration all come here.
 //!
 //! Out of scope: what an HTTP status means (see `classify`) and how a decision is stored.
@@ -13,7 +13,7 @@ use super::outcome::{Failure, Outcome};
 use super::status::Status;
 use super::{CLOCK_SLACK_MS, Draw, millis};
 
-/// What is known about a row. While an attempt is decided on, the counters include it.
+/// The facts known about a row. While an attempt is decided on, the counters include it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Facts {
     /// Attempts of this budget that may have reached the downstream, or were answered by it.
@@ -26,13 +26,13 @@ pub(crate) struct Facts {
     pub in_doubt_since: Option<i64>,
     /// When the first attempt of this budget began that may have left.
     pub first_sent_at: Option<i64>,
-    /// After which nothing may be sent.
+    /// The time after which nothing may be sent.
     pub expires_at: Option<i64>,
-    /// When this attempt, or this look-up, was claimed.
+    /// When this attempt, or this lookup, was claimed.
     pub claimed_at: i64,
-    /// Look-ups of what became of it, since it is in doubt.
+    /// Lookups of the row's fate, since it is in doubt.
     pub lookups: u32,
-    /// Whether somebody wants no further attempt.
+    /// Whether a cancellation was requested, so that no further attempt is made.
     pub cancel_requested: bool,
 }
 
@@ -53,18 +53,18 @@ pub(crate) struct Policy {
     pub lookups_max: u32,
 }
 
-/// What follows.
+/// The row's next state, as it follows from its facts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Decision {
     /// Where the row stands now.
     pub status: Status,
-    /// The next attempt, where the row is pending; the next look-up, where it is unknown.
+    /// The next attempt, where the row is pending; the next lookup, where it is unknown.
     pub due_at: Option<i64>,
     /// The facts with this attempt accounted for.
     pub facts: Facts,
     /// The failure as it is stored.
     pub class: Option<Cow<'static, str>>,
-    /// What happened and why this follows, for people.
+    /// The event and why this follows from it, for people.
     pub message: Option<String>,
 }
 
@@ -122,7 +122,7 @@ fn decide_outcome(facts: &Facts, outcome: &Outcome, policy: &Policy, draw: Draw)
     }
 }
 
-/// Decides on an attempt whose process died or lost its lease: nobody knows how far it came.
+/// Decides on an attempt whose process died or lost its lease: how far it came is unknown.
 pub(crate) fn decide_lost(facts: &Facts, policy: &Policy, now: i64) -> Decision {
     let mut facts = Facts { lost: facts.lost.saturating_add(1), ..*facts };
     facts.first_sent_at.get_or_insert(facts.claimed_at);
@@ -136,14 +136,15 @@ pub(crate) fn decide_lost(facts: &Facts, policy: &Policy, now: i64) -> Decision 
     heed_cancel(in_doubt(facts, &failure, policy, now, 0), policy, now)
 }
 
-/// Where somebody wanted to withdraw a row that was on the way, it is not tried again.
+/// Withdraws a pending row, or looks up its fate, where its cancellation was requested while it was
+/// being sent.
 pub(super) fn heed_cancel(decision: Decision, policy: &Policy, now: i64) -> Decision {
     if !decision.facts.cancel_requested || decision.status != Status::Pending {
         return decision;
     }
     let class = decision.class.unwrap_or("cancelled".into());
     let message = decision.message.unwrap_or_default();
-    let failure = Failure::new(class, format!("{message}; somebody wanted to cancel it"));
+    let failure = Failure::new(class, format!("{message}; its cancellation was requested"));
     if decision.facts.in_doubt_since.is_some() {
         return doubtful(decision.facts, &failure, policy, now, "");
     }
@@ -235,7 +236,7 @@ pub(super) fn may_repeat(in_doubt_since: i64, promise: Promise, now: i64) -> boo
         Downstream::Unprotected => false,
         Downstream::DeduplicatesByKey { window } => {
             let ends = now.saturating_add(millis(promise.time_limit));
-            // After the clock was set back nobody knows how much time has passed.
+            // After the clock was set back the time that has passed is unknown.
             let is_after = now >= in_doubt_since.saturating_sub(CLOCK_SLACK_MS);
             is_after && ends <= in_doubt_since.saturating_add(millis(window))
         }
@@ -268,7 +269,7 @@ fn retry_or_give_up(
     pending(facts, due_at, failure, policy)
 }
 
-/// It may have been applied and is not sent again: somebody must find out, a look-up or a person.
+/// A row that may have been applied is not sent again: a lookup or a person must find out.
 fn doubtful(facts: Facts, failure: &Failure, policy: &Policy, now: i64, why: &str) -> Decision {
     let facts = Facts { lookups: 0, ..facts };
     if !policy.promise.reconciles {
@@ -279,7 +280,7 @@ fn doubtful(facts: Facts, failure: &Failure, policy: &Policy, now: i64, why: &st
     Decision { due_at: Some(due_at), ..parked(Status::Unknown, facts, failure, why) }
 }
 
-/// Dead; or, where any attempt may have been applied, for a look-up or a person to find out.
+/// Dead; or, where any attempt may have been applied, for a lookup or a person to find out.
 pub(super) fn buried(
     facts: Facts,
     failure: &Failure,

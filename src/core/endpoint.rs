@@ -1,4 +1,4 @@
-//! What an endpoint may look like, and what stands in for its placeholders.
+//! The form of an endpoint, and the values of its placeholders.
 //!
 //! No message here repeats any part of an endpoint: its path or query may be a credential.
 
@@ -11,10 +11,10 @@ use crate::error::{Error, Result};
 /// The longest endpoint, in bytes, before its placeholders are filled in.
 pub(crate) const ENDPOINT_MAX: usize = 2048;
 
-/// What may stand in an endpoint's path or query; each is replaced percent-encoded.
+/// Placeholders in an endpoint's path or query; each is replaced percent-encoded.
 pub(crate) const PLACEHOLDERS: &[&str] = &["{idempotency_key}", "{entity_id}"];
 
-/// The same for the URL of a look-up.
+/// Placeholders in the URL of a lookup.
 pub(crate) const LOOKUP_PLACEHOLDERS: &[&str] =
     &["{idempotency_key}", "{entity_id}", "{downstream_id}", "{tenant_id}"];
 
@@ -24,7 +24,7 @@ pub(crate) fn check_endpoint(text: &str) -> Result<Uri> {
     check_template(text, PLACEHOLDERS)
 }
 
-/// The same with other placeholders.
+/// Reads an endpoint that may have these placeholders.
 pub(crate) fn check_template(text: &str, placeholders: &[&str]) -> Result<Uri> {
     if text.is_empty() || text.len() > ENDPOINT_MAX {
         return Err(invalid("must be a URL of 1 to 2048 bytes"));

@@ -1,19 +1,19 @@
-//! What can be read back about an intent.
+//! Everything that can be read back about intents.
 
 use super::endpoint::origin_of;
 use super::outcome::Receipt;
 use super::status::Status;
 
-/// One intent as `outbox_status` shows it. The payload and headers are not part of it.
+/// An intent as `outbox_status` shows it. The payload and headers are not part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Entry {
     /// The row id in `outbox`.
     pub id: i64,
-    /// Whose it is; empty where there are no tenants.
+    /// Whose intent it is; empty where there are no tenants.
     pub tenant_id: String,
-    /// What kind of action it is.
+    /// The kind of action.
     pub operation: String,
     /// The business object acted on.
     pub entity_id: String,
@@ -25,27 +25,28 @@ pub struct Entry {
     pub endpoint: Option<String>,
     /// The ordering key, where there is one.
     pub ordering_key: Option<String>,
-    /// Where it stands.
+    /// Where the intent stands.
     pub status: Status,
     /// Attempts used in the current budget.
     pub attempts: u32,
-    /// When it is due, in UTC milliseconds, while it is pending and not queued behind another.
+    /// When the next attempt is due, in UTC milliseconds, while the intent is pending and not queued
+    /// behind another.
     pub next_attempt_at: Option<i64>,
-    /// When it is asked about next, in UTC milliseconds, while it is unknown.
+    /// When the next lookup is due, in UTC milliseconds, while the intent is unknown.
     pub next_lookup_at: Option<i64>,
-    /// When the lease ends, in UTC milliseconds, while it is in flight.
+    /// When the lease ends, in UTC milliseconds, while the intent is in flight.
     pub locked_until: Option<i64>,
-    /// Which relay holds it, while it is in flight or being asked about.
+    /// Which relay holds the intent, while it is in flight or being looked up.
     pub locked_by: Option<String>,
-    /// What went wrong last, while it is unsettled.
+    /// The last failure, while the intent is unsettled.
     pub last_error: Option<String>,
     /// The provider's id of the effect.
     pub downstream_id: Option<String>,
-    /// When it was enqueued, in UTC milliseconds.
+    /// When the intent was enqueued, in UTC milliseconds.
     pub created_at: i64,
-    /// When it was settled, in UTC milliseconds.
+    /// When the intent was settled, in UTC milliseconds.
     pub finished_at: Option<i64>,
-    /// Whether a relay has ever registered its operation. Otherwise it waits.
+    /// Whether a relay has ever registered the operation. Otherwise its intents wait.
     pub registered: bool,
     /// The stored proof, once the intent is settled. The proof and the fields below it are read for
     /// a single intent only, never in a list, and are left out of JSON where they are empty.
@@ -63,16 +64,16 @@ pub struct Entry {
     /// The names of the stored headers.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Vec::is_empty"))]
     pub header_names: Vec<String>,
-    /// After which nothing is sent, in UTC milliseconds.
+    /// The time after which nothing is sent, in UTC milliseconds.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub expires_at: Option<i64>,
     /// The intent of the same ordering key that must leave first.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub waits_behind: Option<i64>,
-    /// The intent whose place it took.
+    /// The intent that this one revises.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub revises: Option<i64>,
-    /// The newer version that took its place.
+    /// The newer version that revises this intent.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub revised_by: Option<i64>,
 }

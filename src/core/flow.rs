@@ -9,7 +9,7 @@ use super::outcome::Outcome;
 use super::pause::{Pause, PauseKind};
 use super::{CLOCK_SLACK_MS, Draw, millis};
 
-/// What the file says about the flow of one operation.
+/// The flow of one operation, as the file has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct FlowControl {
     pub limits: Limits,
@@ -22,9 +22,9 @@ pub(crate) struct FlowControl {
     pub failures: u32,
     /// The downstream asked to be left alone until then.
     pub throttled_until: Option<i64>,
-    /// When it began to flow again. More is let through as time goes by.
+    /// When the operation was resumed. More is let through as time goes by.
     pub resumed_at: Option<i64>,
-    /// What is left in the bucket of the rate, in thousandths of a send, and when that was.
+    /// Thousandths of a send left in the bucket of the rate, and when that was.
     pub bucket: Option<(i64, i64)>,
 }
 
@@ -57,7 +57,7 @@ impl Rate {
         i128::from(millis(self.per).max(1))
     }
 
-    /// What the bucket holds at `now`, in thousandths of a send.
+    /// The content of the bucket at `now`, in thousandths of a send.
     fn filled(self, bucket: Option<(i64, i64)>, now: i64) -> i64 {
         let (holds, gains) = self.bucket();
         let most = holds * 1000;
@@ -268,7 +268,7 @@ impl FlowControl {
                 return None;
             }
             Outcome::NotSent(failure) | Outcome::MaybeSent(failure) => {
-                // It says nothing about the downstream, so no pause ends by it.
+                // The outcome says nothing about the downstream, so no pause ends by it.
                 let kind = self.pause.as_ref().filter(|_| was_probe).map(|pause| pause.kind);
                 return kind.and_then(|kind| self.fail(kind, &failure.message, true, draw));
             }
@@ -312,7 +312,7 @@ impl FlowControl {
         }
         let was_paused = self.pause.is_some();
         if was_paused && !was_probe {
-            // It had been on the way when the pause began, and says nothing new.
+            // The row had been in flight when the pause began, and says nothing new.
             return None;
         }
         self.probes = if was_probe { self.probes.saturating_add(1) } else { 0 };

@@ -1,4 +1,4 @@
-//! What the caller wants done, and whether it can be accepted.
+//! An intent as the caller builds it, and whether it can be accepted.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::{canonical, endpoint, header, key, millis};
 use crate::error::{Error, ErrorKind, Result};
 
-/// What the caller wants done: one row of `outbox`, frozen once it is written.
+/// An action that the caller wants done: one row of `outbox`, frozen once it is written.
 ///
 /// Only the operation and the entity are required. Nothing is checked until the intent is
 /// enqueued; the error then names the field.
@@ -181,15 +181,15 @@ impl Intent {
         self
     }
 
-    /// How long from now the intent is of use; nothing is sent after that. Defaults to for ever.
+    /// How long from now the intent is of use; nothing is sent after that. Defaults to forever.
     #[must_use]
     pub fn expires_in(mut self, expires_in: Duration) -> Self {
         self.expires_in = Some(expires_in);
         self
     }
 
-    /// What carrying it out costs, in whole units of the caller's choice, such as cents or tokens.
-    /// It is held against the operation's [`max_cost`](crate::Operation::max_cost) and
+    /// The cost of the action, in whole units of the caller's choice, such as cents or tokens. It is
+    /// held against the operation's [`max_cost`](crate::Operation::max_cost) and
     /// [`max_cost_per_tenant`](crate::Operation::max_cost_per_tenant), and is no part of the key.
     /// At most `i64::MAX`. Defaults to 0.
     #[must_use]
@@ -213,7 +213,7 @@ impl Intent {
         if !["POST", "PUT", "PATCH", "DELETE", "GET"].contains(&self.method.as_str()) {
             return Err(Error::invalid(
                 "method",
-                format!("{:?} is none of POST, PUT, PATCH, DELETE, GET", self.method),
+                format!("{:?} is not one of POST, PUT, PATCH, DELETE, GET", self.method),
             ));
         }
         if let Some(ordering_key) = &self.ordering_key {
@@ -272,7 +272,7 @@ impl Intent {
         if !is_media_type || text.len() > 255 || !text.bytes().all(|b| (0x20..0x7f).contains(&b)) {
             return Err(Error::invalid(
                 "content_type",
-                format!("{text:?} is no media type such as application/json"),
+                format!("{text:?} is not a media type such as application/json"),
             ));
         }
         let lower = text.to_ascii_lowercase();

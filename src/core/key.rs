@@ -152,7 +152,7 @@ pub(crate) fn check_brought(operation: &str, key: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the key is a hash of. The members stand in their canonical order.
+/// The text whose hash the key shows. The members stand in their canonical order.
 fn identity(
     tenant: &str,
     operation: &str,

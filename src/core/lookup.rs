@@ -1,11 +1,11 @@
-//! What an HTTP answer to a look-up means.
+//! The meaning of an HTTP answer to a lookup.
 
 use serde_json::Value;
 
 use super::classify::{Answer, body_json, failure, receipt};
 use super::outcome::Finding;
 
-/// How the answer to a look-up is read.
+/// How the answer to a lookup is read.
 #[derive(Debug, Clone)]
 pub(crate) struct LookupRules {
     /// JSON pointer to the provider's id; default `/id`.
@@ -20,17 +20,17 @@ pub(crate) fn classify_lookup(answer: &Answer, rules: &LookupRules, now: i64) ->
     match answer.status {
         200..=299 => {}
         404 => return Finding::NotApplied,
-        _ => return unsure("the look-up was not answered"),
+        _ => return unsure("the lookup was not answered"),
     }
     let receipt = receipt(answer, &rules.downstream_id);
     match (&rules.when, body_json(answer)) {
-        (_, None) => unsure("the look-up was not answered with JSON"),
+        (_, None) => unsure("the lookup was not answered with JSON"),
         (Some((pointer, equals)), Some(body)) if body.pointer(pointer) != Some(equals) => {
-            unsure("the look-up found it, but not as it is when applied")
+            unsure("the lookup found it, but not as it is when applied")
         }
         // An empty list of matches is answered with 200 as well.
         (None, Some(_)) if receipt.downstream_id.is_none() => {
-            unsure("the look-up was answered without an id")
+            unsure("the lookup was answered without an id")
         }
         _ => Finding::Applied(receipt),
     }

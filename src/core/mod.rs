@@ -36,8 +36,8 @@ pub(crate) mod verbs;
 pub(crate) mod why;
 pub(crate) mod word;
 
-/// How far a clock may be corrected backwards before the times it wrote are no longer trusted. Times
-/// ahead by less come from processes that read theirs while this one waited for the lock.
+/// How far a clock may be corrected backwards before the times it wrote are no longer trusted.
+/// Times ahead by less come from processes that read theirs while this one waited for the lock.
 pub(crate) const CLOCK_SLACK_MS: i64 = 60_000;
 
 /// The time of a step, and where a delay drawn in it falls in its jitter.

@@ -1,4 +1,4 @@
-//! What one attempt taught us.
+//! Outcomes of attempts and lookups, as handlers and persons report them.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -115,20 +115,20 @@ pub(crate) const RECEIPT_BODY_MAX: usize = 16 * 1024;
 /// | `auth` `permanent` | 401, 403, 407; other refusals for good |
 /// | `redirect` | an answer that points elsewhere, which is not followed |
 /// | `success_when` `body_unreadable` | a 2xx whose body does not say success, or was not read |
-/// | `replayed` | a stored failure that the provider would repeat for ever |
+/// | `replayed` | a stored failure that the provider would repeat forever |
 /// | `panic` | the handler panicked |
 /// | `lease_lost` | the lease ran out before an outcome was recorded |
 /// | `expired` `in_doubt` | not sent: past its use, or an earlier attempt may have been applied |
-/// | `cancelled` | not tried again, because somebody wanted to cancel it |
+/// | `cancelled` | not tried again, because its cancellation was requested |
 /// | `unreadable` | the row was edited into something that cannot be read |
-/// | `not_applied` `lookups` `lookup` | a look-up found nothing; they are used up; it did not tell |
+/// | `not_applied` `lookups` `lookup` | a lookup found nothing; all are used up; it did not tell |
 /// | `duplicate_id` | the provider's id belongs to another intent |
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Failure {
     /// A short, stable word for machines, such as `timeout`, `connect`, `permanent` or `auth`.
     pub class: Cow<'static, str>,
-    /// What happened, for people. Must not hold secrets: it is stored, logged and listed.
+    /// A description for people. Must not hold secrets: it is stored, logged and listed.
     pub message: String,
     /// The HTTP status, where there was one.
     pub status: Option<u16>,
@@ -157,8 +157,8 @@ impl Failure {
     }
 }
 
-/// What a handler knows after one attempt. It says what happened, never what to do about it:
-/// that is decided in one place, from the stored contract of the operation.
+/// The result of one attempt, as its handler knows it. An outcome says what happened, never what to
+/// do about it: that is decided in one place, from the stored contract of the operation.
 ///
 /// # Examples
 ///
@@ -230,7 +230,7 @@ impl Outcome {
     }
 }
 
-/// What a look-up taught us about an intent that may have been applied. It says what was found,
+/// The result of a lookup of an intent that may have been applied. A finding says what was found,
 /// never what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -241,25 +241,25 @@ pub enum Finding {
     /// under the same key, if this relay has known of the doubt for the settle delay and no other
     /// can still be sending it; otherwise it is asked about again.
     NotApplied,
-    /// The answer does not tell. Asked again with growing waits, until the look-ups are used up.
+    /// The answer does not tell. Asked again with growing waits, until the lookups are used up.
     Inconclusive(Failure),
     /// The question provably never left: no name, no connection. Asked again for as long as it
-    /// takes; uses no look-up.
+    /// takes; uses no lookup.
     NotAsked(Failure),
 }
 
-/// What a person found out about an intent that may have been applied.
+/// A person's finding about an intent that may have been applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Resolution {
-    /// It was applied: it is settled as succeeded.
+    /// The intent was applied: it is settled as succeeded.
     Applied {
         /// The id the provider gave to the effect, where it is known.
         downstream_id: Option<String>,
     },
-    /// It was not applied, and cannot be any more: it is sent again under the same key, with a
-    /// fresh budget; or it is withdrawn, where somebody had wanted to cancel it.
+    /// The intent was not applied, and cannot be any more: it is sent again under the same key, with
+    /// a fresh budget; or it is cancelled, where that had been requested.
     NotApplied,
-    /// It is given up, whether it was applied or not.
+    /// The intent is given up, whether it was applied or not.
     Dead,
 }

@@ -10,7 +10,7 @@ use super::{millis, utc};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pause {
     pub kind: PauseKind,
-    /// When it ends, or when the next probe may go; `None` until somebody resumes it.
+    /// When the pause ends, or when the next probe may go; `None` where it ends only when resumed.
     pub until: Option<i64>,
     pub reason: String,
     pub actor: String,
@@ -58,7 +58,7 @@ words! {
 }
 
 impl PauseKind {
-    /// How long it is until a probe at most; a person's pause is as long as it is.
+    /// The longest wait for a probe; `None` for a person's pause, which has no probe.
     pub(super) fn longest_wait(self) -> Option<i64> {
         match self.probe_backoff() {
             Backoff::Exponential { cap, .. } if self != Self::Operator => Some(millis(cap)),

@@ -1,7 +1,7 @@
-//! What follows from the answer to "what became of this?".
+//! Decides on the finding of a lookup.
 //!
-//! Out of scope: asking. A look-up changes nothing downstream, so it may be repeated; but a row that
-//! is sent again because of one must not be on its way already.
+//! Out of scope: asking. A lookup changes nothing downstream, so it may be repeated; but a row that
+//! is sent again because of one must not be in flight already.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use super::outcome::{Failure, Finding};
 use super::status::Status;
 use super::{Draw, millis};
 
-/// What speaks for and against a finding that nothing was applied.
+/// Evidence for and against a finding that nothing was applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Observed {
-    /// How long the asking relay had seen the row in doubt, by a clock that nobody can set.
+    /// How long the asking relay had seen the row in doubt, by a clock that cannot be set.
     pub in_doubt_for: Duration,
     /// Whether a relay that lost its lease on the row is alive, and has not said how it went.
     pub may_be_on_its_way: bool,
 }
 
-/// The longest wait between two look-ups of one row.
+/// The longest wait between two lookups of one row.
 const CAP: Duration = Duration::from_secs(3600);
 
 /// Decides on a finding. `facts.lookups` includes this one.
@@ -42,7 +42,8 @@ pub(crate) fn decide_finding(
         },
         Finding::Inconclusive(failure) => ask_again(*facts, failure, policy, draw),
         Finding::NotAsked(failure) => {
-            // As with a send that never left: it uses up nothing, and the waits grow with the tries.
+            // As with a send that never left: no lookup is used up, and the waits grow with the
+            // tries.
             let facts = Facts {
                 lookups: facts.lookups.saturating_sub(1),
                 tries: facts.tries.saturating_add(1),
@@ -54,21 +55,20 @@ pub(crate) fn decide_finding(
     }
 }
 
-/// Before a look-up: whether its budget is used up, for instance because every one of them ended
-/// with its process.
+/// Decides, before a lookup, on a row whose lookups are used up, for instance because every one of
+/// them ended with its process.
 pub(crate) fn decide_lookups_used_up(facts: &Facts, policy: &Policy) -> Option<Decision> {
-    let failure = Failure::new("lookups", "the look-ups are used up without a finding");
+    let failure = Failure::new("lookups", "the lookups are used up without a finding");
     (facts.lookups >= policy.lookups_max).then(|| parked(Status::NeedsReview, *facts, &failure, ""))
 }
 
-/// How long a row in doubt waits for a relay with a lookup, beyond its time, before a relay without
-/// one leaves it to a person: the one that had a lookup may have been reconfigured, or never started
-/// again.
+/// How long an overdue lookup waits for a relay that can do it, before another relay leaves the row
+/// to a person: the first may have been reconfigured, or never started again.
 pub(crate) const STALE_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// Decides on a row that no relay has looked up for [`STALE_AFTER`].
 pub(crate) fn decide_stale(facts: &Facts) -> Decision {
-    let failure = Failure::new("lookups", "no relay with a look-up has asked for a day");
+    let failure = Failure::new("lookups", "no relay with a lookup has asked for a day");
     parked(Status::NeedsReview, *facts, &failure, "")
 }
 
@@ -81,10 +81,10 @@ fn why_not_believed(observed: Observed, policy: &Policy) -> Option<&'static str>
         .then_some("not found, but this relay has not known of the doubt for long enough")
 }
 
-/// It is as if it had not been sent, but for the attempts it has used.
+/// Treats a row as if it had not been sent, but for the attempts it has used.
 fn not_applied(facts: Facts, policy: &Policy, now: i64) -> Decision {
     let facts = Facts { in_doubt_since: None, lookups: 0, ..facts };
-    let failure = Failure::new("not_applied", "the look-up found that it was not applied");
+    let failure = Failure::new("not_applied", "the lookup found that it was not applied");
     if facts.attempts >= policy.attempts_max {
         return buried(facts, &failure, policy, now, "; the attempts are used up");
     }
@@ -97,7 +97,7 @@ fn not_applied(facts: Facts, policy: &Policy, now: i64) -> Decision {
 
 fn ask_again(facts: Facts, failure: &Failure, policy: &Policy, draw: Draw) -> Decision {
     if facts.lookups >= policy.lookups_max {
-        return parked(Status::NeedsReview, facts, failure, "; the look-ups are used up");
+        return parked(Status::NeedsReview, facts, failure, "; the lookups are used up");
     }
     let due_at = draw.now.saturating_add(delay(facts.lookups, failure, policy, draw.roll));
     Decision { due_at: Some(due_at), ..parked(Status::Unknown, facts, failure, "") }

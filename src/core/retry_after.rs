@@ -4,7 +4,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use super::millis;
 
-/// What a `Retry-After` header says.
+/// The value of a `Retry-After` header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RetryAfter {
     /// To wait this long, from now on; zero for a date in the past. Not capped.

@@ -1,4 +1,5 @@
-//! What a person, a webhook or the application may do to an intent, and what follows.
+//! Decides on the verbs of persons, webhooks and the application: whether an intent's status
+//! allows one, and what follows.
 //!
 //! Out of scope: whether a relay that lost its lease may still be sending (see `reconcile` and the
 //! store), how a decision is stored, and what a provider's id that is taken leads to in the file.
@@ -43,8 +44,8 @@ pub(crate) fn resolve(
         };
     if !is_open && !is_given_up {
         return Err(refused(
-            "only what is unknown, needs review, or was given up in doubt is resolved; what is dead \
-             also as applied",
+            "only what is unknown, needs review, or was given up in doubt is resolved; what is \
+             dead also as applied",
         ));
     }
     Ok(match resolution {
@@ -109,7 +110,7 @@ pub(crate) fn revise(status: Status, facts: &Facts) -> Result<Decision, Refusal>
     }
 }
 
-/// What a request to cancel leads to.
+/// The effect of a request to cancel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Cancellation {
     /// The intent is withdrawn at once.
@@ -175,8 +176,8 @@ pub(crate) fn replay(
     }))
 }
 
-/// Gives an intent the id of its effect before it is sent. `known` is the id it has. Returns whether
-/// the id is new.
+/// Gives an intent the id of its effect before it is sent. `known` is the id it has. Returns
+/// whether the id is new.
 pub(crate) fn bind(status: Status, known: Option<&str>, id: &str) -> Result<bool, Refusal> {
     if status.is_settled() {
         return Err(too_late("its receipt says which id it has"));

@@ -13,7 +13,7 @@ use super::utc;
 use super::word::words;
 
 words! {
-    /// What keeps an intent from being sent now, in the order in which it is asked.
+    /// A rule that keeps an intent from being sent now, in the order of checking.
     pub(crate) enum Rule, "rule" {
         Settled = "settled",
         Dead = "dead",
@@ -27,7 +27,7 @@ words! {
         Unreadable = "unreadable",
         Expired = "expired",
         InDoubt = "in_doubt",
-        /// Somebody wanted to cancel it.
+        /// A cancellation was requested.
         CancelRequested = "cancel_requested",
         /// Another relay has lowered their number since.
         Attempts = "attempts",
@@ -59,7 +59,7 @@ impl Why {
         Self { rule, text: text.into() }
     }
 
-    /// A row that waits for a person, a look-up or nothing; `None` where its status lets it act.
+    /// A row that waits for a person, a lookup or nothing; `None` where its status lets it act.
     pub fn of_status(
         status: Status,
         settled: Option<&Settled>,
@@ -67,37 +67,39 @@ impl Why {
         lookup_at: Option<i64>,
     ) -> Option<Self> {
         let because = if error.is_empty() { String::new() } else { format!(" ({error})") };
-        Some(match status {
+        let (rule, text) = match status {
             Status::Succeeded | Status::Cancelled => {
                 let at = settled.map_or_else(String::new, |s| format!(" at {}", utc(s.at)));
                 let id = settled.and_then(|s| s.downstream_id.as_deref());
                 let id = id.map_or_else(String::new, |id| format!(", with the receipt {id}"));
-                Self::new(Rule::Settled, format!("it is settled: {status}{at}{id}"))
+                (Rule::Settled, format!("it is settled: {status}{at}{id}"))
             }
-            Status::Dead => Self::new(
-                Rule::Dead,
-                format!(
+            Status::Dead => {
+                let text = format!(
                     "it is dead{because}: mend the cause and replay it, enqueue a new version, \
-                         or cancel it"
-                ),
-            ),
-            Status::Unknown => Self::new(
-                Rule::Unknown,
-                format!(
-                    "it may have been applied, and sending it again is not safe{because}: a relay with \
-                     a look-up asks what became of it{}; what a person finds out is said with resolve",
-                    lookup_at.map_or_else(String::new, |at| format!(" from {} on", utc(at)))
-                ),
-            ),
-            Status::NeedsReview => Self::new(
-                Rule::NeedsReview,
-                format!(
-                    "a person must look{because}: find out what the downstream did with its key, and \
-                     say it with resolve"
-                ),
-            ),
+                     or cancel it"
+                );
+                (Rule::Dead, text)
+            }
+            Status::Unknown => {
+                let from = lookup_at.map_or_else(String::new, |at| format!(" from {} on", utc(at)));
+                let text = format!(
+                    "it may have been applied, and sending it again is not safe{because}: a relay \
+                     with a lookup asks what became of it{from}; what a person finds out is said \
+                     with resolve"
+                );
+                (Rule::Unknown, text)
+            }
+            Status::NeedsReview => {
+                let text = format!(
+                    "a person must look{because}: find out what the downstream did with its key, \
+                     and say it with resolve"
+                );
+                (Rule::NeedsReview, text)
+            }
             Status::Pending | Status::InFlight => return None,
-        })
+        };
+        Some(Self::new(rule, text))
     }
 
     pub fn in_flight(owner: &str, since: i64, until: i64, now: i64) -> Self {
@@ -160,7 +162,7 @@ impl Why {
             }
             Withheld::CancelRequested => Self::new(
                 Rule::CancelRequested,
-                "somebody wanted to cancel it: it is not tried again, and the next claim says what \
+                "its cancellation was requested: it is not tried again, and the next claim says what \
                  is known of it",
             ),
         }

@@ -1,4 +1,4 @@
-//! One request and its answer, and what a failure of the transport proves.
+//! Sends a request, reads its answer, and judges what a failure of the transport proves.
 
 use std::io::{self, Read};
 use std::time::Duration;
@@ -115,7 +115,7 @@ fn read(response: http::Response<Body>, method: &Method) -> Answer {
 }
 
 fn read_body(reader: &mut impl Read) -> (Vec<u8>, BodyEnd) {
-    // One byte more than is kept tells a body of exactly that size from a longer one.
+    // A byte more than is kept tells a body of exactly that size from a longer one.
     let mut limited = reader.take(RECEIPT_BODY_MAX as u64 + 1);
     let mut body = Vec::new();
     let result = limited.read_to_end(&mut body);
@@ -142,7 +142,7 @@ fn describe_body_error(error: &io::Error) -> &'static str {
     }
 }
 
-/// What a failed request proves. `sent` says that at least one byte of it was handed over.
+/// Judges a failed request. `sent` says that at least one byte of it was handed over.
 fn failure(
     error: &ureq::Error,
     origin: &str,
@@ -218,7 +218,7 @@ fn describe(
         ureq::Error::Timeout(Timeout::RecvResponse) => {
             ("timeout", format!("no answer within {:?}", timeouts.response))
         }
-        ureq::Error::Timeout(_) => ("timeout", "a time-out was reached".to_owned()),
+        ureq::Error::Timeout(_) => ("timeout", "a timeout was reached".to_owned()),
         ureq::Error::LargeResponseHeader(..) => (
             "protocol",
             format!("the answer's headers are longer than {RESPONSE_HEADERS_MAX} bytes"),
@@ -241,7 +241,7 @@ fn describe(
                 }
                 (false, false) => ("connect", "the connection was closed at once".to_owned()),
             },
-            Kind::TimedOut | Kind::WouldBlock => ("timeout", "a time-out was reached".to_owned()),
+            Kind::TimedOut | Kind::WouldBlock => ("timeout", "a timeout was reached".to_owned()),
             Kind::ConnectionRefused => ("connect", "the connection was refused".to_owned()),
             Kind::HostUnreachable
             | Kind::NetworkUnreachable
@@ -255,8 +255,7 @@ fn describe(
     }
 }
 
-/// What the TLS library objects to. Its own text is read and not repeated: it lists names out of
-/// the certificate.
+/// The TLS library's objection in words of our own: its text lists names out of the certificate.
 fn describe_tls(error: &io::Error) -> String {
     let text = error.to_string();
     let problem = if text.contains("expired") || text.contains("Expired") {

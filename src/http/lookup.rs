@@ -1,4 +1,4 @@
-//! Asking a provider what became of a request.
+//! Lookups: asking a provider whether a request was applied.
 
 use std::sync::OnceLock;
 
@@ -42,17 +42,17 @@ impl Lookup {
 
 impl Http {
     /// Sets where to ask, with GET, what became of an intent that may have been applied:
-    /// `{idempotency_key}`, `{entity_id}`, `{tenant_id}` and `{downstream_id}`, which is known where
-    /// it was [bound up front](crate::Outbox::bind), are replaced in its path or query,
-    /// percent-encoded. The configured headers are sent along, because this URL is configuration too.
+    /// `{idempotency_key}`, `{entity_id}`, `{tenant_id}` and `{downstream_id}`, which is known
+    /// where it was [bound up front](crate::Outbox::bind), are replaced in its path or query,
+    /// percent-encoded. The configured headers are sent along: this URL is configuration too.
     ///
     /// A 2xx answer that names the provider's id means that it was applied, and **404 that it was
-    /// not**, so that it is sent again: a URL that answers 404 for another reason, or a record that
-    /// lags behind by more than the [lookup delay](crate::Operation::lookup_delay), would double the
-    /// effect. Every other answer does not tell.
+    /// not**, so that it is sent again: a URL that answers 404 for another reason, or a record
+    /// that lags behind by more than the [lookup delay](crate::Operation::lookup_delay), would
+    /// double the effect. Every other answer does not tell.
     ///
-    /// Must be an `https` or `http` URL of at most 2048 bytes, without user name and fragment, in which
-    /// the key, the entity or the provider's id stands.
+    /// Must be an `https` or `http` URL of at most 2048 bytes, without user name and fragment, in
+    /// which the key, the entity or the provider's id stands.
     #[must_use]
     pub fn reconcile_by_get(self, url: &str) -> Self {
         self.set(|http| {
@@ -67,8 +67,8 @@ impl Http {
         })
     }
 
-    /// Sets where the provider's id stands in the answer to a lookup, as a JSON pointer. Defaults to
-    /// `/id`.
+    /// Sets where the provider's id stands in the answer to a lookup, as a JSON pointer. Defaults
+    /// to `/id`.
     #[must_use]
     pub fn reconcile_id(self, pointer: &str) -> Self {
         self.set(|http| {
@@ -102,7 +102,7 @@ impl Http {
             Ok(answer) => classify_lookup(&answer, &self.lookup.rules, delivery.lease.now()),
             Err(Outcome::NotSent(failure)) => Finding::NotAsked(failure),
             Err(outcome) => {
-                let unknown = || Failure::new("lookup", "the look-up failed");
+                let unknown = || Failure::new("lookup", "the lookup failed");
                 Finding::Inconclusive(outcome.failure().cloned().unwrap_or_else(unknown))
             }
         }
@@ -130,7 +130,7 @@ impl Http {
             headers.insert(name.clone(), value.clone());
         }
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        // A kept connection may be closed just as the question goes out, and look-ups are few.
+        // A kept connection may be closed just as the question goes out, and lookups are few.
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         let origin = origin(&uri);
         *request.method_mut() = Method::GET;

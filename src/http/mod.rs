@@ -46,8 +46,8 @@ use crate::handler::{Delivery, Handler};
 /// # Mistakes
 ///
 /// A value that cannot be accepted is reported when the relay is built, by
-/// [`check`](Handler::check): the error is [`Invalid`](crate::ErrorKind::Invalid) and its text begins
-/// with the name of the field. A handler with such a value sends nothing.
+/// [`check`](Handler::check): the error is [`Invalid`](crate::ErrorKind::Invalid) and its text
+/// begins with the name of the field. A handler with such a value sends nothing.
 ///
 /// # Examples
 ///
@@ -124,8 +124,8 @@ impl Http {
     /// and its value is never logged, stored or printed.
     ///
     /// The name must be a token that neither belongs to the transport (such as `host` or
-    /// `content-length`) nor carries the key, and is given once; the value must be visible ASCII and
-    /// not empty. At most 50 headers and 8 KiB.
+    /// `content-length`) nor carries the key, and is given once; the value must be visible ASCII
+    /// and not empty. At most 50 headers and 8 KiB.
     ///
     /// ```
     /// use sqlite_outbox::Http;
@@ -204,7 +204,7 @@ impl Http {
         })
     }
 
-    /// Sets what a 409 means. Defaults to [`OnConflict::InProgress`] for a downstream that
+    /// Sets the meaning of a 409. Defaults to [`OnConflict::InProgress`] for a downstream that
     /// deduplicates, and to a review by a person for others.
     #[must_use]
     pub fn on_conflict(mut self, meaning: OnConflict) -> Self {
@@ -226,8 +226,8 @@ impl Http {
     }
 
     /// Trusts endpoints of these origins, such as `https://api.example.com`, as if they were
-    /// configured: any address, and the configured headers are sent there. An origin is no more and no
-    /// less than scheme, host and port.
+    /// configured: any address, and the configured headers are sent there. An origin is exactly
+    /// scheme, host and port.
     #[must_use]
     pub fn allow_origins<S: AsRef<str>>(self, origins: impl IntoIterator<Item = S>) -> Self {
         self.set(|http| {

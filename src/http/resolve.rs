@@ -1,6 +1,6 @@
 //! Turns hosts into addresses, and lets through only those an endpoint may lead to.
 //!
-//! The addresses that pass are the ones connected to: there is no second look-up in which a name
+//! The addresses that pass are the ones connected to: there is no second lookup in which a name
 //! could answer something else.
 
 use std::collections::HashMap;
@@ -20,12 +20,12 @@ use crate::core::endpoint::origin;
 
 /// How long an answer is used again: long enough for a burst, short enough for a failover.
 const KNOWN_FOR: Duration = Duration::from_secs(5);
-/// The same for the answer that there is no such name.
+/// How long the answer that there is no such name is used again.
 const UNKNOWN_FOR: Duration = Duration::from_secs(1);
 /// The most names remembered.
 const NAMES_MAX: usize = 256;
-/// The most look-ups at a time. The system's look-up cannot be interrupted, so one that hangs
-/// keeps its thread beyond the time-out; this bounds how many can.
+/// The most lookups at a time. The system's lookup cannot be interrupted, so one that hangs
+/// keeps its thread beyond the timeout; this bounds how many can.
 const LOOKUPS_MAX: usize = 8;
 /// The most addresses the transport takes.
 const ADDRESSES_MAX: usize = 16;
@@ -121,7 +121,7 @@ impl Resolver for GuardedResolver {
     }
 }
 
-/// The address a host spells out. Forms that only the system's look-up takes for an address, such
+/// The address a host spells out. Forms that only the system's lookup takes for an address, such
 /// as `127.1` or `0x7f000001`, are left to it, and its answer is filtered like any other.
 fn literal(host: &str) -> Option<IpAddr> {
     let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
@@ -187,7 +187,7 @@ impl fmt::Debug for Shared {
 }
 
 impl Names {
-    /// The addresses of a name. Threads that ask for the same name share one look-up.
+    /// The addresses of a name. Threads that ask for the same name share one lookup.
     fn addresses(&self, host: &str, limit: Duration) -> Result<Vec<IpAddr>, ResolveError> {
         let started = Instant::now();
         let mut state = self.0.lock();

@@ -1,4 +1,4 @@
-//! What holds for every row, outcome and policy.
+//! Rules that hold for every row, outcome and policy.
 
 use proptest::prelude::*;
 
@@ -93,7 +93,11 @@ fn policy() -> impl Strategy<Value = Policy> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 2000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn request_is_repeated_only_where_it_is_safe(
@@ -103,8 +107,9 @@ proptest! {
         if matches!(outcome, Outcome::MaybeSent(_)) {
             prop_assert!(decision.facts.in_doubt_since.is_some());
             if policy.promise.downstream == Downstream::Unprotected {
-                // Without a look-up only a person can find out.
-                let status = if policy.promise.reconciles { Status::Unknown } else { Status::NeedsReview };
+                // Without a lookup only a person can find out.
+                let reconciles = policy.promise.reconciles;
+                let status = if reconciles { Status::Unknown } else { Status::NeedsReview };
                 prop_assert_eq!(decision.status, status);
             }
         }
@@ -120,7 +125,8 @@ proptest! {
                 && decide_before_send(&decision.facts, &policy, NOW).is_none();
             if may_be_sent {
                 let Downstream::DeduplicatesByKey { window } = policy.promise.downstream else {
-                    return Err(TestCaseError::fail("an unprotected downstream would be asked twice"));
+                    let why = "an unprotected downstream would be asked twice";
+                    return Err(TestCaseError::fail(why));
                 };
                 prop_assert!(NOW + millis(policy.promise.time_limit) <= since + millis(window));
             }
@@ -132,8 +138,9 @@ proptest! {
         facts in facts(), outcome in outcome(), policy in policy(), roll in 0.0..1.0,
     ) {
         let before_send = decide_before_send(&facts, &policy, NOW);
-        let decided = [decide(&facts, &outcome, &policy, Draw { now: NOW, roll }), decide_lost(&facts, &policy, NOW)];
-        for decision in decided.into_iter().chain(before_send) {
+        let told = decide(&facts, &outcome, &policy, Draw { now: NOW, roll });
+        let lost = decide_lost(&facts, &policy, NOW);
+        for decision in [told, lost].into_iter().chain(before_send) {
             if let Some(since) = facts.in_doubt_since {
                 prop_assert_eq!(decision.facts.in_doubt_since, Some(since));
             }
@@ -141,8 +148,9 @@ proptest! {
                 prop_assert_ne!(decision.status, Status::Dead);
             }
             prop_assert_ne!(decision.status, Status::InFlight);
-            // Withdrawn is only what was surely not applied, and only where somebody wanted that.
-            let may_be_cancelled = facts.cancel_requested && decision.facts.in_doubt_since.is_none();
+            // Only a row that was definitely not applied is withdrawn, and only on request.
+            let may_be_cancelled =
+                facts.cancel_requested && decision.facts.in_doubt_since.is_none();
             prop_assert!(decision.status != Status::Cancelled || may_be_cancelled);
         }
     }
@@ -154,7 +162,8 @@ proptest! {
         let facts = Facts { cancel_requested: true, ..facts };
         let before_send = decide_before_send(&facts, &policy, NOW).expect("it is withheld");
         let lost = decide_lost(&facts, &policy, NOW);
-        for decision in [before_send, lost, decide(&facts, &outcome, &policy, Draw { now: NOW, roll })] {
+        let told = decide(&facts, &outcome, &policy, Draw { now: NOW, roll });
+        for decision in [before_send, lost, told] {
             prop_assert_ne!(decision.status, Status::Pending);
         }
     }
@@ -167,7 +176,7 @@ proptest! {
         if decision.status == Status::Unknown {
             prop_assert!(policy.promise.reconciles);
             prop_assert_eq!(decision.due_at, Some(NOW + millis(policy.lookup_delay)));
-            prop_assert_eq!(decision.facts.lookups, 0, "its look-ups begin anew");
+            prop_assert_eq!(decision.facts.lookups, 0, "its lookups begin anew");
         }
     }
 
@@ -180,7 +189,9 @@ proptest! {
         prop_assert_eq!(decision.due_at.is_some(), comes_due);
         prop_assert_eq!(decision.facts.lost, 0);
         prop_assert!(decision.facts.attempts <= facts.attempts);
-        let (Status::Pending, Some(due_at)) = (decision.status, decision.due_at) else { return Ok(()) };
+        let (Status::Pending, Some(due_at)) = (decision.status, decision.due_at) else {
+            return Ok(());
+        };
         prop_assert!(due_at >= NOW);
         if !matches!(outcome, Outcome::NotSent(_)) {
             prop_assert!(decision.facts.attempts < policy.attempts_max);
@@ -235,7 +246,7 @@ proptest! {
     }
 }
 
-/// What never left costs the time it takes, not the time to give up: that begins with the first
+/// Attempts that never left do not use the time to give up, which begins with the first
 /// attempt that may have left.
 #[test]
 fn give_up_after_counts_from_the_first_request() {

@@ -1,4 +1,4 @@
-//! What holds for every finding.
+//! Rules that hold for every finding.
 
 use super::*;
 use crate::core::contract::{Downstream, Promise};
@@ -70,7 +70,7 @@ fn not_applied_is_not_believed_too_early() {
         assert_eq!(decision.status, Status::Unknown);
         assert_eq!(decision.due_at, Some(NOW + 120_000));
         assert!(decision.facts.in_doubt_since.is_some());
-        // Such look-ups are counted too, or it would never end.
+        // Such lookups are counted too, or it would never end.
         let last = found(&doubtful(3), &Finding::NotApplied, observed);
         assert_eq!((last.status, last.due_at), (Status::NeedsReview, None));
     }

@@ -28,7 +28,7 @@ fn facts(in_doubt: bool) -> Facts {
     }
 }
 
-/// What each verb makes of a row, in the order of `Status::ALL`: where the row goes, or the kind of
+/// A verb's effect on a row, in the order of `Status::ALL`: where the row goes, or the kind of
 /// refusal.
 fn row(f: impl Fn(Status) -> Result<Status, ErrorKind>) -> Vec<Result<Status, ErrorKind>> {
     Status::ALL.iter().copied().map(f).collect()

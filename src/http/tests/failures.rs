@@ -1,4 +1,4 @@
-//! What each failure of the transport proves.
+//! The proof in each failure of the transport.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

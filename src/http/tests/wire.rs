@@ -1,4 +1,4 @@
-//! What a request looks like when it arrives.
+//! The form of a request when it arrives.
 
 use super::*;
 

@@ -170,7 +170,7 @@ fn lookups_that_stay_inconclusive_need_review() {
     }
     assert_eq!(world.entry(id).status, Status::NeedsReview);
     assert_eq!((world.script.asked(), world.script.seen().len()), (8, 1));
-    assert!(world.entry(id).last_error.unwrap().contains("the look-ups are used up"));
+    assert!(world.entry(id).last_error.unwrap().contains("the lookups are used up"));
 }
 
 /// Days without a network: nothing is used up, and hardly anything is written.

@@ -123,6 +123,6 @@ fn lookup_stale_for_a_day_needs_review() {
     assert_eq!(blind.drain().unwrap().needs_review, 0, "while it is paused nobody is to ask");
     world.outbox.resume("pay", "alice").unwrap();
     assert_eq!(blind.drain().unwrap().needs_review, 1);
-    assert!(world.entry(id).last_error.unwrap().contains("no relay with a look-up has asked"));
+    assert!(world.entry(id).last_error.unwrap().contains("no relay with a lookup has asked"));
     assert_eq!(world.story(id)[1..], ["reconciled:unknown>needs_review"]);
 }
