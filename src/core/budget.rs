@@ -8,6 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::utc;
+use super::word::words;
 
 /// A number of sends, or an amount of cost, in a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,53 +21,23 @@ pub(crate) struct Budget {
     pub window_ms: i64,
 }
 
-impl Budget {
-    /// The amount, and the time it is for.
-    pub fn as_stored(&self) -> (u64, Duration) {
-        let plain = |number: i64| u64::try_from(number).unwrap_or(0);
-        (plain(self.amount), Duration::from_millis(plain(self.window_ms)))
+words! {
+    /// Whose sends a budget counts.
+    pub(crate) enum Scope, "scope" {
+        Operation = "operation",
+        Tenant = "tenant",
     }
 }
 
-/// Whose sends a budget counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scope {
-    Operation,
-    Tenant,
-}
-
-/// The figure that a budget adds up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Sends,
-    Cost,
-}
-
-impl Scope {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Operation => "operation",
-            Self::Tenant => "tenant",
-        }
-    }
-
-    pub fn parse(word: &str) -> Option<Self> {
-        [Self::Operation, Self::Tenant].into_iter().find(|scope| scope.as_str() == word)
+words! {
+    /// The figure that a budget adds up.
+    pub(crate) enum Kind, "kind" {
+        Sends = "sends",
+        Cost = "cost",
     }
 }
 
 impl Kind {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Sends => "sends",
-            Self::Cost => "cost",
-        }
-    }
-
-    pub fn parse(word: &str) -> Option<Self> {
-        [Self::Sends, Self::Cost].into_iter().find(|kind| kind.as_str() == word)
-    }
-
     /// How much one send of this cost takes from a budget of this kind.
     pub const fn weight(self, cost: i64) -> i64 {
         match self {
@@ -77,7 +48,13 @@ impl Kind {
 }
 
 impl Budget {
-    /// The name by which it is configured.
+    /// The amount, and the time it is for.
+    pub fn as_stored(&self) -> (u64, Duration) {
+        let plain = |number: i64| u64::try_from(number).unwrap_or(0);
+        (plain(self.amount), Duration::from_millis(plain(self.window_ms)))
+    }
+
+    /// The name by which the budget is configured.
     pub const fn name(&self) -> &'static str {
         match (self.scope, self.kind) {
             (Scope::Operation, Kind::Sends) => "max_per",

@@ -13,8 +13,6 @@ use crate::error::{Error, Result};
 /// How many arrays and objects may stand inside each other; `serde_json` has the same limit.
 const DEPTH_MAX: usize = 127;
 
-const HEX: &[u8; 16] = b"0123456789abcdef";
-
 /// The canonical form of a JSON text. `field` names the text in the error.
 pub(crate) fn canonical_text(field: &str, text: &str) -> Result<String> {
     let mut out = String::with_capacity(text.len() + 16);
@@ -41,8 +39,8 @@ pub(crate) fn push_string(out: &mut String, text: &str) {
 /// Appends bytes as lower-case hex digits.
 pub(crate) fn push_hex(out: &mut String, bytes: &[u8]) {
     for byte in bytes {
-        out.push(HEX[usize::from(byte >> 4)].into());
-        out.push(HEX[usize::from(byte & 15)].into());
+        // Writing to a string cannot fail.
+        let _ = write!(out, "{byte:02x}");
     }
 }
 

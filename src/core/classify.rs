@@ -94,6 +94,8 @@ fn success(answer: &Answer, rules: &Rules) -> Outcome {
     let Some((pointer, equals)) = &rules.success_when else {
         return Outcome::Succeeded(receipt(answer, &rules.downstream_id));
     };
+    let fail =
+        |class, meaning| Failure::new(class, message(answer.status, meaning)).status(answer.status);
     let meaning = match body_json(answer) {
         Some(body) if body.pointer(pointer) == Some(equals) => {
             return Outcome::Succeeded(receipt(answer, &rules.downstream_id));
@@ -102,12 +104,10 @@ fn success(answer: &Answer, rules: &Rules) -> Outcome {
         None if answer.body_end == BodyEnd::Complete => "the body is not JSON",
         None => {
             let meaning = "the body that says whether it succeeded was not read to its end";
-            let failure = Failure::new("body_unreadable", message(answer.status, meaning));
-            return Outcome::MaybeSent(failure.status(answer.status));
+            return Outcome::MaybeSent(fail("body_unreadable", meaning));
         }
     };
-    let failure = Failure::new("success_when", message(answer.status, meaning));
-    Outcome::NeedsReview(failure.status(answer.status))
+    Outcome::NeedsReview(fail("success_when", meaning))
 }
 
 fn conflict(answer: &Answer, rules: &Rules, downstream: Downstream, now: i64) -> Outcome {

@@ -100,6 +100,18 @@ impl fmt::Display for Downstream {
     }
 }
 
+/// Two columns of a contract: the word and, in milliseconds, the time a key is remembered.
+#[cfg(feature = "serde")]
+impl serde::Serialize for Downstream {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        use serde::ser::SerializeMap;
+        let mut map = to.serialize_map(Some(2))?;
+        map.serialize_entry("downstream", self.as_str())?;
+        map.serialize_entry("window_ms", &self.window().map(super::millis))?;
+        map.end()
+    }
+}
+
 /// The part of a contract by which a second request is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Promise {
@@ -124,7 +136,7 @@ pub struct StoredContract {
     /// The operation.
     pub operation: String,
     /// How its downstream treats a repeated request.
-    #[cfg_attr(feature = "serde", serde(flatten, serialize_with = "json::downstream"))]
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub downstream: Downstream,
     /// Whether a dead intent blocks later intents of its ordering key.
     pub on_dead: OnDead,

@@ -251,7 +251,7 @@ fn in_doubt(facts: Facts, failure: &Failure, policy: &Policy, now: i64, delay: i
     retry_or_give_up(facts, failure, policy, now, delay)
 }
 
-fn retry_or_give_up(
+pub(super) fn retry_or_give_up(
     facts: Facts,
     failure: &Failure,
     policy: &Policy,
@@ -281,13 +281,7 @@ fn doubtful(facts: Facts, failure: &Failure, policy: &Policy, now: i64, why: &st
 }
 
 /// Dead; or, where any attempt may have been applied, for a lookup or a person to find out.
-pub(super) fn buried(
-    facts: Facts,
-    failure: &Failure,
-    policy: &Policy,
-    now: i64,
-    why: &str,
-) -> Decision {
+fn buried(facts: Facts, failure: &Failure, policy: &Policy, now: i64, why: &str) -> Decision {
     if facts.in_doubt_since.is_some() {
         let why = format!("{why}; an earlier attempt may have been applied");
         return doubtful(facts, failure, policy, now, &why);
@@ -305,7 +299,7 @@ pub(super) fn parked(status: Status, facts: Facts, failure: &Failure, why: &str)
     }
 }
 
-pub(super) fn pending(facts: Facts, due_at: i64, failure: &Failure, policy: &Policy) -> Decision {
+fn pending(facts: Facts, due_at: i64, failure: &Failure, policy: &Policy) -> Decision {
     let is_capped = failure.retry_after.is_some_and(|asked| asked > policy.retry_after_max);
     let why = if is_capped { "; it asked for a longer wait than is obeyed" } else { "" };
     Decision { due_at: Some(due_at), ..parked(Status::Pending, facts, failure, why) }

@@ -59,9 +59,8 @@ pub(crate) fn expand(endpoint: &str, placeholders: &[&str], values: &[&str]) -> 
         if endpoint.contains(placeholder) {
             // An empty or dotted segment would name another resource than the one meant.
             if matches!(value, "" | "." | "..") {
-                return Err(invalid(format!(
-                    "the value for {placeholder} is empty or a dot segment"
-                )));
+                let why = format!("the value for {placeholder} is empty or a dot segment");
+                return Err(invalid(why));
             }
             text = text.replace(placeholder, &percent_encode(value));
         }
@@ -75,10 +74,11 @@ fn check_placeholders(text: &str, placeholders: &[&str]) -> Result<()> {
         rest = rest.replace(placeholder, "x");
     }
     if rest.contains(['{', '}']) {
-        return Err(invalid(format!(
+        let why = format!(
             "only {} may stand in braces; write others as %7B, %7D",
             placeholders.join(" and ")
-        )));
+        );
+        return Err(invalid(why));
     }
     let after_scheme = text.split_once("://").map_or(text, |(_, rest)| rest);
     let authority = after_scheme.split(['/', '?']).next().unwrap_or_default();

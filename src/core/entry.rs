@@ -2,6 +2,7 @@
 
 use super::endpoint::origin_of;
 use super::outcome::Receipt;
+use super::setters::setters;
 use super::status::Status;
 
 /// An intent as `outbox_status` shows it. The payload and headers are not part of it.
@@ -29,8 +30,8 @@ pub struct Entry {
     pub status: Status,
     /// Attempts used in the current budget.
     pub attempts: u32,
-    /// When the next attempt is due, in UTC milliseconds, while the intent is pending and not queued
-    /// behind another.
+    /// When the next attempt is due, in UTC milliseconds, while the intent is pending and not
+    /// queued behind another.
     pub next_attempt_at: Option<i64>,
     /// When the next lookup is due, in UTC milliseconds, while the intent is unknown.
     pub next_lookup_at: Option<i64>,
@@ -95,6 +96,7 @@ impl Entry {
 /// assert_eq!(dead_mails.limit, Some(100));
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[must_use]
 #[non_exhaustive]
 pub struct Filter {
     /// Only the intents with these row ids; empty means any.
@@ -115,62 +117,31 @@ pub struct Filter {
     pub limit: Option<usize>,
 }
 
-impl Filter {
+setters! {
+    Filter:
     /// Only the intents with these row ids; an empty list means any.
-    #[must_use]
-    pub fn ids(mut self, ids: impl IntoIterator<Item = i64>) -> Self {
-        self.ids = ids.into_iter().collect();
-        self
-    }
+    pub fn ids(ids: impl IntoIterator<Item = i64>) => ids = ids.into_iter().collect();
 
     /// Only intents in this status.
-    #[must_use]
-    pub fn status(mut self, status: Status) -> Self {
-        self.status = Some(status);
-        self
-    }
+    pub fn status(status: Status) => status = Some(status);
 
     /// Only intents of this operation.
-    #[must_use]
-    pub fn operation(mut self, operation: impl Into<String>) -> Self {
-        self.operation = Some(operation.into());
-        self
-    }
+    pub fn operation(operation: impl Into<String>) => operation = Some(operation.into());
 
     /// Only intents of this tenant.
-    #[must_use]
-    pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
-        self.tenant = Some(tenant.into());
-        self
-    }
+    pub fn tenant(tenant: impl Into<String>) => tenant = Some(tenant.into());
 
     /// Only intents on this entity.
-    #[must_use]
-    pub fn entity(mut self, entity: impl Into<String>) -> Self {
-        self.entity = Some(entity.into());
-        self
-    }
+    pub fn entity(entity: impl Into<String>) => entity = Some(entity.into());
 
     /// Only intents created at or after this time, in UTC milliseconds.
-    #[must_use]
-    pub fn created_since(mut self, at: i64) -> Self {
-        self.created_since = Some(at);
-        self
-    }
+    pub fn created_since(at: i64) => created_since = Some(at);
 
     /// Only intents with a greater id, for reading page by page.
-    #[must_use]
-    pub fn after(mut self, id: i64) -> Self {
-        self.after = Some(id);
-        self
-    }
+    pub fn after(id: i64) => after = Some(id);
 
     /// At most so many intents. Defaults to no limit.
-    #[must_use]
-    pub fn limit(mut self, limit: usize) -> Self {
-        self.limit = Some(limit);
-        self
-    }
+    pub fn limit(limit: usize) => limit = Some(limit);
 }
 
 /// Counts of one operation's intents.

@@ -49,10 +49,8 @@ pub(crate) fn check_headers_beside<'a>(
         bytes += name.len() + value.len();
     }
     if seen.len() > HEADERS_MAX || bytes > HEADERS_BYTES_MAX {
-        return Err(Error::invalid(
-            "headers",
-            format!("at most {HEADERS_MAX} of together at most {HEADERS_BYTES_MAX} bytes"),
-        ));
+        let why = format!("at most {HEADERS_MAX} of together at most {HEADERS_BYTES_MAX} bytes");
+        return Err(Error::invalid("headers", why));
     }
     Ok(())
 }
@@ -66,10 +64,8 @@ pub(crate) fn check_header(name: &str, value: &str, idempotency_header: &str) ->
         return Err(invalid(name, "is set by the relay, from the intent's key"));
     }
     if !is_value(value) {
-        return Err(invalid(
-            name,
-            "its value must be visible ASCII, with spaces only inside, and not empty",
-        ));
+        let why = "its value must be visible ASCII, with spaces only inside, and not empty";
+        return Err(invalid(name, why));
     }
     Ok(())
 }
@@ -79,10 +75,8 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     let is_token_char = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     if name.is_empty() || !name.bytes().all(is_token_char) {
         // Not repeated either: a whole line taken for a name holds its value.
-        return Err(Error::invalid(
-            "headers",
-            "a name must consist of ASCII letters, digits and !#$%&'*+-.^_`|~",
-        ));
+        let why = "a name must consist of ASCII letters, digits and !#$%&'*+-.^_`|~";
+        return Err(Error::invalid("headers", why));
     }
     let lower = name.to_ascii_lowercase();
     if RESERVED.contains(&lower.as_str()) || lower.starts_with("proxy-") {

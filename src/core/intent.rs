@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::setters::setters;
 use super::{canonical, endpoint, header, key, millis};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -21,6 +22,7 @@ use crate::error::{Error, ErrorKind, Result};
 ///     .args(serde_json::json!({"amount": 4200}));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use = "an intent does nothing until it is enqueued"]
 pub struct Intent {
     operation: String,
     entity_id: String,
@@ -67,12 +69,26 @@ impl Intent {
         }
     }
 
-    /// Whose intent it is. Keys of different tenants never collide. Defaults to no tenant.
+    /// The approved arguments, which enter the key. Defaults to the payload.
     #[must_use]
-    pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
-        self.tenant_id = tenant.into();
+    pub fn args(self, args: impl Into<Value>) -> Self {
+        let text = args.into().to_string();
+        self.args_json(text)
+    }
+
+    /// Adds a header that is stored and sent, such as a trace id. Not for credentials: those
+    /// belong into the relay's configuration.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.push((name.into(), value.into()));
         self
     }
+}
+
+setters! {
+    Intent:
+    /// Whose intent it is. Keys of different tenants never collide. Defaults to no tenant.
+    pub fn tenant(tenant: impl Into<String>) => tenant_id = tenant.into();
 
     /// The version of this action on this entity, from 1. The same action with other arguments
     /// needs the next version; without it, enqueueing is refused as a conflict. Defaults to 1.
@@ -84,33 +100,14 @@ impl Intent {
     ///     .version(2)
     ///     .args(serde_json::json!({"to": "grace"}));
     /// ```
-    #[must_use]
-    pub fn version(mut self, version: i64) -> Self {
-        self.version = version;
-        self
-    }
+    pub fn version(version: i64) => version = version;
 
     /// Brings a key instead of deriving one: 1 to 255 visible ASCII characters. The caller then
     /// answers for its being the same whenever the action is the same.
-    #[must_use]
-    pub fn key(mut self, key: impl Into<String>) -> Self {
-        self.brought_key = Some(key.into());
-        self
-    }
-
-    /// The approved arguments, which enter the key. Defaults to the payload.
-    #[must_use]
-    pub fn args(self, args: impl Into<Value>) -> Self {
-        let text = args.into().to_string();
-        self.args_json(text)
-    }
+    pub fn key(key: impl Into<String>) => brought_key = Some(key.into());
 
     /// The approved arguments as JSON text, for numbers that must stay as they are written.
-    #[must_use]
-    pub fn args_json(mut self, args: impl Into<String>) -> Self {
-        self.args = Some(args.into());
-        self
-    }
+    pub fn args_json(args: impl Into<String>) => args = Some(args.into());
 
     /// The body that is sent, byte for byte. Defaults to the arguments.
     ///
@@ -122,44 +119,20 @@ impl Intent {
     ///     .content_type("application/x-www-form-urlencoded")
     ///     .payload("to=%2B15550100&text=hello");
     /// ```
-    #[must_use]
-    pub fn payload(mut self, payload: impl Into<String>) -> Self {
-        self.payload = Some(payload.into());
-        self
-    }
+    pub fn payload(payload: impl Into<String>) => payload = Some(payload.into());
 
     /// The payload's media type. Defaults to `application/json`.
-    #[must_use]
-    pub fn content_type(mut self, content_type: impl Into<String>) -> Self {
-        self.content_type = content_type.into();
-        self
-    }
+    pub fn content_type(content_type: impl Into<String>) => content_type = content_type.into();
 
     /// The HTTP method: POST (the default), PUT, PATCH, DELETE or GET.
-    #[must_use]
-    pub fn method(mut self, method: impl Into<String>) -> Self {
-        self.method = method.into();
-        self
-    }
+    pub fn method(method: impl Into<String>) => method = method.into();
 
     /// Where to send it. Defaults to the endpoint the relay has configured for the operation.
     /// `{idempotency_key}` and `{entity_id}` may stand in it.
-    #[must_use]
-    pub fn endpoint(mut self, endpoint: impl Into<String>) -> Self {
-        self.endpoint = Some(endpoint.into());
-        self
-    }
+    pub fn endpoint(endpoint: impl Into<String>) => endpoint = Some(endpoint.into());
 
-    /// Adds a header that is stored and sent, such as a trace id. Not for credentials: those
-    /// belong into the relay's configuration.
-    #[must_use]
-    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.headers.push((name.into(), value.into()));
-        self
-    }
-
-    /// Intents of one tenant with the same ordering key go out one after the other, in the order
-    /// they were enqueued. Defaults to none: no order.
+    /// Intents of one tenant with the same ordering key go out one after the other, in the
+    /// order they were enqueued. Defaults to none: no order.
     ///
     /// ```
     /// use sqlite_outbox::Intent;
@@ -168,36 +141,22 @@ impl Intent {
     ///     Intent::new("account.sync", step).ordering_key("account-7")
     /// });
     /// ```
-    #[must_use]
-    pub fn ordering_key(mut self, key: impl Into<String>) -> Self {
-        self.ordering_key = Some(key.into());
-        self
-    }
+    pub fn ordering_key(key: impl Into<String>) => ordering_key = Some(key.into());
 
     /// How long to wait before the first attempt. Defaults to not at all.
-    #[must_use]
-    pub fn delay(mut self, delay: Duration) -> Self {
-        self.delay = delay;
-        self
-    }
+    pub fn delay(delay: Duration) => delay = delay;
 
     /// How long from now the intent is of use; nothing is sent after that. Defaults to forever.
-    #[must_use]
-    pub fn expires_in(mut self, expires_in: Duration) -> Self {
-        self.expires_in = Some(expires_in);
-        self
-    }
+    pub fn expires_in(expires_in: Duration) => expires_in = Some(expires_in);
 
-    /// The cost of the action, in whole units of the caller's choice, such as cents or tokens. It is
-    /// held against the operation's [`max_cost`](crate::Operation::max_cost) and
-    /// [`max_cost_per_tenant`](crate::Operation::max_cost_per_tenant), and is no part of the key.
-    /// At most `i64::MAX`. Defaults to 0.
-    #[must_use]
-    pub fn cost(mut self, cost: u64) -> Self {
-        self.cost = cost;
-        self
-    }
+    /// The cost of the action, in whole units of the caller's choice, such as cents or tokens. It
+    /// counts against the operation's [`max_cost`](crate::Operation::max_cost) and
+    /// [`max_cost_per_tenant`](crate::Operation::max_cost_per_tenant), and is not part of the
+    /// key. At most `i64::MAX`. Defaults to 0.
+    pub fn cost(cost: u64) => cost = cost;
+}
 
+impl Intent {
     pub(crate) fn has_ordering_key(&self) -> bool {
         self.ordering_key.is_some()
     }
@@ -211,10 +170,8 @@ impl Intent {
             return Err(Error::invalid("version", "must be 1 or more"));
         }
         if !["POST", "PUT", "PATCH", "DELETE", "GET"].contains(&self.method.as_str()) {
-            return Err(Error::invalid(
-                "method",
-                format!("{:?} is not one of POST, PUT, PATCH, DELETE, GET", self.method),
-            ));
+            let why = format!("{:?} is not one of POST, PUT, PATCH, DELETE, GET", self.method);
+            return Err(Error::invalid("method", why));
         }
         if let Some(ordering_key) = &self.ordering_key {
             key::check_text("ordering_key", ordering_key, 1, 255)?;
@@ -225,10 +182,8 @@ impl Intent {
         let is_json = self.check_content_type()?;
         let (canonical_args, payload) = self.args_and_payload(is_json)?;
         if payload.len() > payload_max {
-            return Err(Error::invalid(
-                "payload",
-                format!("{} bytes, but at most {payload_max} are accepted", payload.len()),
-            ));
+            let why = format!("{} bytes, but at most {payload_max} are accepted", payload.len());
+            return Err(Error::invalid("payload", why));
         }
         let key = match &self.brought_key {
             Some(key) => {
@@ -255,7 +210,7 @@ impl Intent {
             intent: self,
             cost,
             key,
-            args_hash: key::args_hash(&canonical_args),
+            args_hash: key::sha256(&canonical_args),
             payload,
             headers: self.headers_json()?,
             created_at: now,
@@ -270,10 +225,8 @@ impl Intent {
         let parts = text.split_once('/');
         let is_media_type = parts.is_some_and(|(kind, rest)| !kind.is_empty() && !rest.is_empty());
         if !is_media_type || text.len() > 255 || !text.bytes().all(|b| (0x20..0x7f).contains(&b)) {
-            return Err(Error::invalid(
-                "content_type",
-                format!("{text:?} is not a media type such as application/json"),
-            ));
+            let why = format!("{text:?} is not a media type such as application/json");
+            return Err(Error::invalid("content_type", why));
         }
         let lower = text.to_ascii_lowercase();
         Ok(lower.starts_with("application/json") || lower.contains("+json"))
@@ -307,10 +260,8 @@ impl Intent {
             (None, Some(payload)) => payload,
             (None, None) if payload.is_empty() => "{}".to_owned(),
             (None, None) => {
-                return Err(Error::invalid(
-                    "args",
-                    "must be given where the payload is not JSON, because they make the key",
-                ));
+                let why = "must be given where the payload is not JSON, because they make the key";
+                return Err(Error::invalid("args", why));
             }
         };
         Ok((args, payload))
@@ -382,10 +333,8 @@ pub(crate) fn check_operation(operation: &str) -> Result<()> {
     if (1..=128).contains(&operation.len()) && operation.bytes().all(is_word) {
         return Ok(());
     }
-    Err(Error::invalid(
-        "operation",
-        format!("{operation:?} must be 1 to 128 letters, digits or any of _ . / -"),
-    ))
+    let why = format!("{operation:?} must be 1 to 128 letters, digits or any of _ . / -");
+    Err(Error::invalid("operation", why))
 }
 
 /// `now` plus a duration, within the range of times the file accepts.

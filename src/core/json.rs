@@ -1,22 +1,16 @@
 //! Facts as JSON, under the names of the file's columns: times and durations are integers in
 //! milliseconds.
 
+// serde hands over a reference to the field.
+#![allow(clippy::ref_option)]
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use super::contract::Downstream;
 use super::millis;
 use super::status::Status;
-
-/// The two columns of a contract: its word and, in milliseconds, the time a key is remembered.
-pub(crate) fn downstream<S: Serializer>(promise: &Downstream, to: S) -> Result<S::Ok, S::Error> {
-    let mut map = to.serialize_map(Some(2))?;
-    map.serialize_entry("downstream", promise.as_str())?;
-    map.serialize_entry("window_ms", &promise.window().map(millis))?;
-    map.end()
-}
 
 /// The two columns of a rate.
 pub(crate) fn rate<S: Serializer>(
@@ -66,7 +60,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::core::contract::{OnDead, StoredContract};
+    use crate::core::contract::{Downstream, OnDead, StoredContract};
     use crate::core::entry::OperationStats;
     use crate::core::outcome::Receipt;
     use crate::core::pause::PauseKind;

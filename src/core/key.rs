@@ -59,7 +59,7 @@ impl IdempotencyKey {
     ) -> Result<Self> {
         let args = canonical_text("args", args_json)?;
         let key = derive(tenant, operation, entity, version, &args);
-        Ok(Self { key, args_hash: args_hash(&args) })
+        Ok(Self { key, args_hash: sha256(&args) })
     }
 }
 
@@ -71,21 +71,11 @@ pub(crate) fn derive(
     version: i64,
     canonical_args: &str,
 ) -> String {
-    let text = identity(tenant, operation, entity, version, canonical_args);
-    derived(operation, &text)
+    derived(operation, &identity(tenant, operation, entity, version, canonical_args))
 }
 
-/// SHA-256 of the canonical arguments in hex.
-pub(crate) fn args_hash(canonical_args: &str) -> String {
-    sha256(canonical_args)
-}
-
-/// SHA-256 of a key in hex: names it where the key itself should not stand.
-pub(crate) fn key_hash(key: &str) -> String {
-    sha256(key)
-}
-
-fn sha256(text: &str) -> String {
+/// SHA-256 in hex of canonical arguments, or of a key that should not stand there itself.
+pub(crate) fn sha256(text: &str) -> String {
     let mut hash = String::with_capacity(64);
     push_hex(&mut hash, &Sha256::digest(text));
     hash
@@ -106,13 +96,7 @@ pub(crate) fn wire_key(tenant: &str, operation: &str, key: &str) -> String {
     if tenant.is_empty() || has_derived_shape(operation, key) {
         return key.to_owned();
     }
-    let mut text = String::with_capacity(32 + key.len() + tenant.len());
-    text.push_str("{\"key\":");
-    push_string(&mut text, key);
-    text.push_str(",\"tenant\":");
-    push_string(&mut text, tenant);
-    text.push('}');
-    derived(operation, &text)
+    derived(operation, &format!(r#"{{"key":{},"tenant":{}}}"#, quoted(key), quoted(tenant)))
 }
 
 /// Checks a text that is part of a key: its length in characters, and that it has no NUL.
@@ -160,28 +144,19 @@ fn identity(
     version: i64,
     canonical_args: &str,
 ) -> String {
-    let length = tenant.len() + operation.len() + entity.len() + canonical_args.len();
-    let mut text = String::with_capacity(96 + length);
-    text.push_str("{\"args\":");
-    text.push_str(canonical_args);
-    text.push_str(",\"entity\":");
-    push_string(&mut text, entity);
-    text.push_str(",\"op\":");
-    push_string(&mut text, operation);
-    text.push_str(",\"tenant\":");
-    push_string(&mut text, tenant);
-    text.push_str(",\"v\":");
-    text.push_str(&version.to_string());
-    text.push('}');
-    text
+    let [entity, operation, tenant] = [entity, operation, tenant].map(quoted);
+    let scope = format!(r#""entity":{entity},"op":{operation},"tenant":{tenant},"v":{version}"#);
+    format!(r#"{{"args":{canonical_args},{scope}}}"#)
+}
+
+fn quoted(text: &str) -> String {
+    let mut literal = String::with_capacity(text.len() + 2);
+    push_string(&mut literal, text);
+    literal
 }
 
 fn derived(operation: &str, text: &str) -> String {
-    let mut key = String::with_capacity(operation.len() + 1 + DIGITS);
-    key.push_str(operation);
-    key.push(':');
-    push_hex(&mut key, &Sha256::digest(text)[..DIGITS / 2]);
-    key
+    format!("{operation}:{}", &sha256(text)[..DIGITS])
 }
 
 #[cfg(test)]
@@ -254,7 +229,7 @@ mod tests {
         assert_eq!(wire_key("acme", "op", &derived), derived);
         assert_eq!(wire_key("", "op", "mine"), "mine");
         let sent = wire_key("acme", "op", "mine");
-        let hash = args_hash(r#"{"key":"mine","tenant":"acme"}"#);
+        let hash = sha256(r#"{"key":"mine","tenant":"acme"}"#);
         assert_eq!(sent, format!("op:{}", &hash[..40]));
         assert_ne!(sent, wire_key("other", "op", "mine"));
         // A key derived for another operation was brought as far as this one is concerned.

@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
+
+use super::setters::setters;
 
 /// Stored proof that an intent was carried out: what the downstream answered.
 ///
@@ -53,21 +55,15 @@ impl Receipt {
 
     /// The receipt as it is stored, without the id, which has a column of its own.
     pub(crate) fn to_json(&self) -> String {
-        let mut object = Map::new();
-        if let Some(status) = self.status {
-            object.insert("status".into(), json!(status));
-        }
-        if !self.headers.is_empty() {
-            let headers = self.headers.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
-            object.insert("headers".into(), Value::Object(headers));
-        }
-        if let Some(body) = &self.body {
-            object.insert("body".into(), json!(body));
-        }
-        if self.truncated {
-            object.insert("truncated".into(), json!(true));
-        }
-        Value::Object(object).to_string()
+        let headers = self.headers.iter().map(|(k, v)| (k.clone(), v.as_str().into())).collect();
+        let members = [
+            ("status", self.status.map(Value::from)),
+            ("headers", (!self.headers.is_empty()).then_some(Value::Object(headers))),
+            ("body", self.body.as_deref().map(Value::from)),
+            ("truncated", self.truncated.then_some(true.into())),
+        ];
+        let present = members.into_iter().filter_map(|(name, value)| Some((name.into(), value?)));
+        Value::Object(present.collect()).to_string()
     }
 
     /// Reads what [`to_json`](Self::to_json) wrote; a text of another shape becomes the body.
@@ -75,19 +71,14 @@ impl Receipt {
         let Ok(Value::Object(object)) = serde_json::from_str::<Value>(text) else {
             return Self { downstream_id, ..Self::new().body(text) };
         };
-        let headers = object.get("headers").and_then(Value::as_object).map(|headers| {
-            headers
-                .iter()
-                .map(|(k, v)| (k.clone(), v.as_str().unwrap_or_default().to_owned()))
-                .collect()
-        });
+        let headers = object.get("headers").and_then(Value::as_object).into_iter().flatten();
+        let status = object.get("status").and_then(Value::as_u64);
         Self {
             downstream_id,
-            status: object
-                .get("status")
-                .and_then(Value::as_u64)
-                .and_then(|s| u16::try_from(s).ok()),
-            headers: headers.unwrap_or_default(),
+            status: status.and_then(|status| u16::try_from(status).ok()),
+            headers: headers
+                .map(|(k, v)| (k.clone(), v.as_str().unwrap_or_default().to_owned()))
+                .collect(),
             body: object.get("body").and_then(Value::as_str).map(str::to_owned),
             truncated: object.get("truncated").and_then(Value::as_bool).unwrap_or(false),
         }
@@ -124,6 +115,7 @@ pub(crate) const RECEIPT_BODY_MAX: usize = 16 * 1024;
 /// | `not_applied` `lookups` `lookup` | a lookup found nothing; all are used up; it did not tell |
 /// | `duplicate_id` | the provider's id belongs to another intent |
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
 #[non_exhaustive]
 pub struct Failure {
     /// A short, stable word for machines, such as `timeout`, `connect`, `permanent` or `auth`.
@@ -141,20 +133,15 @@ impl Failure {
     pub fn new(class: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self { class: class.into(), message: message.into(), status: None, retry_after: None }
     }
+}
 
+setters! {
+    Failure:
     /// Sets the HTTP status the downstream answered.
-    #[must_use]
-    pub fn status(mut self, status: u16) -> Self {
-        self.status = Some(status);
-        self
-    }
+    pub fn status(status: u16) => status = Some(status);
 
     /// Sets how long the downstream asked to be left alone.
-    #[must_use]
-    pub fn retry_after(mut self, delay: Duration) -> Self {
-        self.retry_after = Some(delay);
-        self
-    }
+    pub fn retry_after(delay: Duration) => retry_after = Some(delay);
 }
 
 /// The result of one attempt, as its handler knows it. An outcome says what happened, never what to
@@ -219,14 +206,14 @@ impl Outcome {
 
     /// Whether it is proven that this attempt did not apply the request.
     pub(crate) fn is_not_applied(&self) -> bool {
-        match self {
+        matches!(
+            self,
             Self::NotSent(_)
-            | Self::Transient(_)
-            | Self::Limited(_)
-            | Self::Unauthorized(_)
-            | Self::Rejected(_) => true,
-            Self::Succeeded(_) | Self::MaybeSent(_) | Self::NeedsReview(_) => false,
-        }
+                | Self::Transient(_)
+                | Self::Limited(_)
+                | Self::Unauthorized(_)
+                | Self::Rejected(_)
+        )
     }
 }
 
@@ -257,8 +244,8 @@ pub enum Resolution {
         /// The id the provider gave to the effect, where it is known.
         downstream_id: Option<String>,
     },
-    /// The intent was not applied, and cannot be any more: it is sent again under the same key, with
-    /// a fresh budget; or it is cancelled, where that had been requested.
+    /// The intent was not applied, and cannot be any more: it is sent again under the same key,
+    /// with a fresh budget; or it is cancelled, where that had been requested.
     NotApplied,
     /// The intent is given up, whether it was applied or not.
     Dead,

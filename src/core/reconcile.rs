@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::backoff::{Backoff, Jitter};
-use super::decide::{Decision, Facts, Policy, buried, heed_cancel, parked, pending};
+use super::decide::{Decision, Facts, Policy, heed_cancel, parked, retry_or_give_up};
 use super::outcome::{Failure, Finding};
 use super::status::Status;
 use super::{Draw, millis};
@@ -85,14 +85,7 @@ fn why_not_believed(observed: Observed, policy: &Policy) -> Option<&'static str>
 fn not_applied(facts: Facts, policy: &Policy, now: i64) -> Decision {
     let facts = Facts { in_doubt_since: None, lookups: 0, ..facts };
     let failure = Failure::new("not_applied", "the lookup found that it was not applied");
-    if facts.attempts >= policy.attempts_max {
-        return buried(facts, &failure, policy, now, "; the attempts are used up");
-    }
-    let give_up_at = facts.first_sent_at.map(|at| at.saturating_add(millis(policy.give_up_after)));
-    if give_up_at.is_some_and(|at| now > at) {
-        return buried(facts, &failure, policy, now, "; the time to give up is reached");
-    }
-    heed_cancel(pending(facts, now, &failure, policy), policy, now)
+    heed_cancel(retry_or_give_up(facts, &failure, policy, now, 0), policy, now)
 }
 
 fn ask_again(facts: Facts, failure: &Failure, policy: &Policy, draw: Draw) -> Decision {

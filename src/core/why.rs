@@ -162,8 +162,8 @@ impl Why {
             }
             Withheld::CancelRequested => Self::new(
                 Rule::CancelRequested,
-                "its cancellation was requested: it is not tried again, and the next claim says what \
-                 is known of it",
+                "its cancellation was requested: it is not tried again, and the next claim says \
+                 what is known of it",
             ),
         }
     }

@@ -19,7 +19,7 @@ pub(crate) fn parse_range(text: &str) -> Result<IpNet> {
     if net.trunc() != net {
         return Err(refuse(format!("{text:?} has bits beyond its prefix; write {}", net.trunc())));
     }
-    Ok(match (canonical(net.addr()), net.prefix_len()) {
+    Ok(match (net.addr().to_canonical(), net.prefix_len()) {
         // Addresses are compared in canonical form, so the range must be in it too.
         (IpAddr::V4(v4), prefix @ 96..) if net.addr().is_ipv6() => {
             Ipv4Net::new(v4, prefix - 96).map_or(net, IpNet::V4)
@@ -28,17 +28,11 @@ pub(crate) fn parse_range(text: &str) -> Result<IpNet> {
     })
 }
 
-/// The address itself, where it is an IPv4 address written as IPv6.
-pub(crate) fn canonical(address: IpAddr) -> IpAddr {
-    address.to_canonical()
-}
-
 /// Whether an address belongs to a host on the public internet. The ranges are those of the
 /// special-purpose registries; forms that carry an IPv4 address inside an IPv6 one (6to4, NAT64,
 /// Teredo) are not public, because what they lead to cannot be seen.
 pub(crate) fn is_public(address: IpAddr) -> bool {
-    let address = canonical(address);
-    match address {
+    match address.to_canonical() {
         IpAddr::V4(v4) => !SPECIAL_V4.iter().any(|range| range.contains(&v4)),
         IpAddr::V6(v6) => {
             GLOBAL_UNICAST.contains(&v6) && !SPECIAL_V6.iter().any(|range| range.contains(&v6))

@@ -1,5 +1,6 @@
 //! Sends a request, reads its answer, and judges what a failure of the transport proves.
 
+use std::borrow::Cow;
 use std::io::{self, Read};
 use std::time::Duration;
 
@@ -150,41 +151,27 @@ fn failure(
     sent: bool,
     timeouts: &Timeouts,
 ) -> Outcome {
-    let resolve = match error {
-        ureq::Error::Other(inner) => inner.downcast_ref::<ResolveError>(),
-        _ => None,
-    };
-    if let Some(error) = resolve {
-        return resolve_failure(*error, origin, secure, timeouts);
+    if let ureq::Error::Other(inner) = error
+        && let Some(error) = inner.downcast_ref::<ResolveError>()
+    {
+        let limit = timeouts.resolve;
+        let why = match error {
+            ResolveError::NotFound => "the host name was not found".to_owned(),
+            ResolveError::TimedOut => format!("the host name was not resolved within {limit:?}"),
+            ResolveError::Refused => return Outcome::Rejected(refused(origin, secure)),
+        };
+        return Outcome::NotSent(Failure::new("dns", format!("{origin}: {why}")));
     }
     let (class, text) = describe(error, secure, sent, timeouts);
     let failure = Failure::new(class, format!("{origin}: {text}"));
     match error {
         _ if sent => Outcome::MaybeSent(failure),
         // Refused by the client itself: it would be refused again every time.
-        ureq::Error::Http(_) | ureq::Error::BadUri(_) | ureq::Error::Tls(_) => {
-            Outcome::Rejected(failure)
-        }
-        ureq::Error::Protocol(_) => Outcome::Rejected(failure),
+        ureq::Error::Http(_)
+        | ureq::Error::BadUri(_)
+        | ureq::Error::Tls(_)
+        | ureq::Error::Protocol(_) => Outcome::Rejected(failure),
         _ => Outcome::NotSent(failure),
-    }
-}
-
-fn resolve_failure(
-    error: ResolveError,
-    origin: &str,
-    secure: bool,
-    timeouts: &Timeouts,
-) -> Outcome {
-    match error {
-        ResolveError::NotFound => {
-            Outcome::NotSent(Failure::new("dns", format!("{origin}: the host name was not found")))
-        }
-        ResolveError::TimedOut => Outcome::NotSent(Failure::new(
-            "dns",
-            format!("{origin}: the host name was not resolved within {:?}", timeouts.resolve),
-        )),
-        ResolveError::Refused => Outcome::Rejected(refused(origin, secure)),
     }
 }
 
@@ -195,10 +182,8 @@ pub(crate) fn refused(origin: &str, secure: bool) -> Failure {
     } else {
         "the endpoint comes from the intent and is not https"
     };
-    Failure::new(
-        "endpoint",
-        format!("{origin}: {why}; allow_addresses or allow_origins can allow it"),
-    )
+    let text = format!("{origin}: {why}; allow_addresses or allow_origins can allow it");
+    Failure::new("endpoint", text)
 }
 
 fn describe(
@@ -206,52 +191,53 @@ fn describe(
     secure: bool,
     sent: bool,
     timeouts: &Timeouts,
-) -> (&'static str, String) {
+) -> (&'static str, Cow<'static, str>) {
     use io::ErrorKind as Kind;
+    use ureq::Error as E;
     match error {
-        ureq::Error::Timeout(Timeout::Connect) => {
-            ("timeout", format!("no connection within {:?}", timeouts.connect))
+        E::Timeout(Timeout::Connect) => {
+            ("timeout", format!("no connection within {:?}", timeouts.connect).into())
         }
-        ureq::Error::Timeout(Timeout::SendRequest | Timeout::SendBody) => {
-            ("timeout", format!("the request could not be sent within {:?}", timeouts.send))
+        E::Timeout(Timeout::SendRequest | Timeout::SendBody) => {
+            ("timeout", format!("the request could not be sent within {:?}", timeouts.send).into())
         }
-        ureq::Error::Timeout(Timeout::RecvResponse) => {
-            ("timeout", format!("no answer within {:?}", timeouts.response))
+        E::Timeout(Timeout::RecvResponse) => {
+            ("timeout", format!("no answer within {:?}", timeouts.response).into())
         }
-        ureq::Error::Timeout(_) => ("timeout", "a timeout was reached".to_owned()),
-        ureq::Error::LargeResponseHeader(..) => (
+        E::Timeout(_) => ("timeout", "a timeout was reached".into()),
+        E::LargeResponseHeader(..) => (
             "protocol",
-            format!("the answer's headers are longer than {RESPONSE_HEADERS_MAX} bytes"),
+            format!("the answer's headers are longer than {RESPONSE_HEADERS_MAX} bytes").into(),
         ),
-        ureq::Error::Protocol(_) if sent => ("protocol", "the answer is not HTTP/1.1".to_owned()),
-        ureq::Error::Http(_) | ureq::Error::BadUri(_) | ureq::Error::Protocol(_) => {
-            ("request", "the request cannot be put into HTTP".to_owned())
+        E::Protocol(_) if sent => ("protocol", "the answer is not HTTP/1.1".into()),
+        E::Http(_) | E::BadUri(_) | E::Protocol(_) => {
+            ("request", "the request cannot be put into HTTP".into())
         }
-        ureq::Error::Tls(_) => ("tls", "the host is not a name TLS can verify".to_owned()),
-        ureq::Error::Rustls(_) => ("tls", "the TLS handshake failed".to_owned()),
-        ureq::Error::Io(error) => match error.kind() {
-            Kind::InvalidData if secure => ("tls", describe_tls(error)),
+        E::Tls(_) => ("tls", "the host is not a name TLS can verify".into()),
+        E::Rustls(_) => ("tls", "the TLS handshake failed".into()),
+        E::Io(error) => match error.kind() {
+            Kind::InvalidData if secure => ("tls", describe_tls(error).into()),
             Kind::UnexpectedEof
             | Kind::ConnectionReset
             | Kind::BrokenPipe
             | Kind::ConnectionAborted => match (sent, secure) {
-                (true, _) => ("reset", "the connection was closed before an answer".to_owned()),
+                (true, _) => ("reset", "the connection was closed before an answer".into()),
                 (false, true) => {
-                    ("tls", "the connection was closed during the TLS handshake".to_owned())
+                    ("tls", "the connection was closed during the TLS handshake".into())
                 }
-                (false, false) => ("connect", "the connection was closed at once".to_owned()),
+                (false, false) => ("connect", "the connection was closed at once".into()),
             },
-            Kind::TimedOut | Kind::WouldBlock => ("timeout", "a timeout was reached".to_owned()),
-            Kind::ConnectionRefused => ("connect", "the connection was refused".to_owned()),
+            Kind::TimedOut | Kind::WouldBlock => ("timeout", "a timeout was reached".into()),
+            Kind::ConnectionRefused => ("connect", "the connection was refused".into()),
             Kind::HostUnreachable
             | Kind::NetworkUnreachable
             | Kind::NetworkDown
-            | Kind::AddrNotAvailable => ("connect", "the host cannot be reached".to_owned()),
-            kind if sent => ("transport", format!("the connection failed ({kind})")),
-            kind => ("connect", format!("no connection could be made ({kind})")),
+            | Kind::AddrNotAvailable => ("connect", "the host cannot be reached".into()),
+            kind if sent => ("transport", format!("the connection failed ({kind})").into()),
+            kind => ("connect", format!("no connection could be made ({kind})").into()),
         },
-        _ if sent => ("transport", "the connection failed".to_owned()),
-        _ => ("connect", "no connection could be made".to_owned()),
+        _ if sent => ("transport", "the connection failed".into()),
+        _ => ("connect", "no connection could be made".into()),
     }
 }
 

@@ -1,7 +1,5 @@
 //! Lookups: asking a provider whether a request was applied.
 
-use std::sync::OnceLock;
-
 use http::header::{self, HeaderValue};
 use http::{Method, Request};
 use ureq::tls::TlsConfig;
@@ -10,35 +8,13 @@ use super::exchange::{self, Prepared};
 use super::resolve::Trust;
 use super::{Http, check_pointer, renamed};
 use crate::core::endpoint::{LOOKUP_PLACEHOLDERS, check_template, expand, origin};
-use crate::core::lookup::{LookupRules, classify_lookup};
+use crate::core::lookup::classify_lookup;
 use crate::core::outcome::{Failure, Finding, Outcome};
 use crate::error::Error;
 use crate::handler::Delivery;
 
 /// Without one of these every intent would be answered alike.
 const NAMES_IT: [&str; 3] = ["{idempotency_key}", "{entity_id}", "{downstream_id}"];
-
-/// Where and how to look up.
-#[derive(Debug)]
-pub(super) struct Lookup {
-    /// With placeholders; `None` where nothing can be asked.
-    url: Option<String>,
-    rules: LookupRules,
-    pub agent: OnceLock<ureq::Agent>,
-}
-
-impl Default for Lookup {
-    fn default() -> Self {
-        let rules = LookupRules { downstream_id: "/id".into(), when: None };
-        Self { url: None, rules, agent: OnceLock::new() }
-    }
-}
-
-impl Lookup {
-    pub fn is_configured(&self) -> bool {
-        self.url.is_some()
-    }
-}
 
 impl Http {
     /// Sets where to ask, with GET, what became of an intent that may have been applied:
@@ -62,7 +38,7 @@ impl Http {
                 let why = format!("must say which intent is meant: put {names} into it");
                 return Err(Error::invalid("reconcile.get", why));
             }
-            http.lookup.url = Some(url.to_owned());
+            http.lookup_url = Some(url.to_owned());
             Ok(())
         })
     }
@@ -72,7 +48,7 @@ impl Http {
     #[must_use]
     pub fn reconcile_id(self, pointer: &str) -> Self {
         self.set(|http| {
-            http.lookup.rules.downstream_id = check_pointer("reconcile.downstream_id", pointer)?;
+            http.lookup_rules.downstream_id = check_pointer("reconcile.downstream_id", pointer)?;
             Ok(())
         })
     }
@@ -83,7 +59,7 @@ impl Http {
     pub fn reconcile_when(self, pointer: &str, value: impl Into<serde_json::Value>) -> Self {
         self.set(|http| {
             let pointer = check_pointer("reconcile.when", pointer)?;
-            http.lookup.rules.when = Some((pointer, value.into()));
+            http.lookup_rules.when = Some((pointer, value.into()));
             Ok(())
         })
     }
@@ -94,12 +70,12 @@ impl Http {
             Ok(prepared) => prepared,
             Err(failure) => return Finding::Inconclusive(failure),
         };
-        let agent = self.lookup.agent.get_or_init(|| {
+        let agent = self.lookup_agent.get_or_init(|| {
             let trust = Trust { endpoint: Some(prepared.origin.clone()), ..Trust::default() };
             exchange::agent(&self.timeouts, trust, TlsConfig::default())
         });
         match exchange::exchange(agent, prepared, &self.timeouts) {
-            Ok(answer) => classify_lookup(&answer, &self.lookup.rules, delivery.lease.now()),
+            Ok(answer) => classify_lookup(&answer, &self.lookup_rules, delivery.lease.now()),
             Err(Outcome::NotSent(failure)) => Finding::NotAsked(failure),
             Err(outcome) => {
                 let unknown = || Failure::new("lookup", "the lookup failed");
@@ -113,7 +89,7 @@ impl Http {
         if let Some(fault) = &self.fault {
             return Err(failed(fault.clone()));
         }
-        let Some(url) = &self.lookup.url else {
+        let Some(url) = &self.lookup_url else {
             return Err(failed("nothing is configured to look it up".into()));
         };
         let values = [

@@ -19,12 +19,12 @@ use serde_json::Value;
 use ureq::tls::TlsConfig;
 
 use self::address::parse_range;
-use self::lookup::Lookup;
 use self::resolve::Trust;
 pub use self::timeouts::Timeouts;
 use crate::core::classify::{Answer, OnConflict, Rules, classify};
 use crate::core::endpoint::{check_endpoint, origin};
 use crate::core::header::{check_headers_beside, check_name};
+use crate::core::lookup::LookupRules;
 use crate::core::outcome::{Failure, Finding, Outcome};
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::{Delivery, Handler};
@@ -70,11 +70,14 @@ pub struct Http {
     quoted_key: bool,
     rules: Rules,
     trust: Trust,
-    lookup: Lookup,
+    /// With placeholders; `None` where nothing can be asked.
+    lookup_url: Option<String>,
+    lookup_rules: LookupRules,
     /// The first value that cannot be accepted.
     fault: Option<String>,
-    /// Made from all of the above when the first intent is sent.
+    /// Made from all of the above when first used.
     agent: OnceLock<ureq::Agent>,
+    lookup_agent: OnceLock<ureq::Agent>,
 }
 
 impl Default for Http {
@@ -94,9 +97,11 @@ impl Http {
             quoted_key: false,
             rules: Rules { success_when: None, on_conflict: None, downstream_id: "/id".into() },
             trust: Trust::default(),
-            lookup: Lookup::default(),
+            lookup_url: None,
+            lookup_rules: LookupRules { downstream_id: "/id".into(), when: None },
             fault: None,
             agent: OnceLock::new(),
+            lookup_agent: OnceLock::new(),
         }
     }
 
@@ -247,7 +252,7 @@ impl Http {
             self.fault = Some(error.to_string());
         }
         self.agent = OnceLock::new();
-        self.lookup.agent = OnceLock::new();
+        self.lookup_agent = OnceLock::new();
         self
     }
 
@@ -291,10 +296,7 @@ impl Handler for Http {
     fn deliver(&self, delivery: &Delivery) -> Outcome {
         let started = Instant::now();
         let outcome = self.attempt(delivery);
-        let result = match outcome.failure() {
-            None => "succeeded",
-            Some(failure) => failure.class.as_ref(),
-        };
+        let result = outcome.failure().map_or("succeeded", |failure| failure.class.as_ref());
         log::debug!(
             "intent {} ({}): {result} after {} ms",
             delivery.id(),
@@ -314,7 +316,7 @@ impl Handler for Http {
     }
 
     fn reconciles(&self) -> bool {
-        self.lookup.is_configured()
+        self.lookup_url.is_some()
     }
 
     fn reconcile(&self, delivery: &Delivery) -> Finding {
@@ -349,10 +351,10 @@ fn renamed(error: &Error, field: &str) -> Error {
 
 /// The name of a header that may carry the key.
 fn check_key_header(name: &str) -> Result<HeaderName> {
-    let field = |reason: &str| Error::invalid("idempotency_header", reason);
-    check_name(name).map_err(|error| renamed(&error, "idempotency_header"))?;
-    let name =
-        HeaderName::from_bytes(name.as_bytes()).map_err(|_| field("is not a header name"))?;
+    const FIELD: &str = "idempotency_header";
+    check_name(name).map_err(|error| renamed(&error, FIELD))?;
+    let name = HeaderName::from_bytes(name.as_bytes())
+        .map_err(|_| Error::invalid(FIELD, "is not a header name"))?;
     let meaningful = [
         http::header::CONTENT_TYPE,
         http::header::ACCEPT_ENCODING,
@@ -360,7 +362,7 @@ fn check_key_header(name: &str) -> Result<HeaderName> {
         http::header::COOKIE,
     ];
     if meaningful.contains(&name) {
-        return Err(field("has another meaning; take a name of its own"));
+        return Err(Error::invalid(FIELD, "has another meaning; take a name of its own"));
     }
     Ok(name)
 }

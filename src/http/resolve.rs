@@ -15,7 +15,7 @@ use ureq::config::Config;
 use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::NextTimeout;
 
-use super::address::{canonical, is_public};
+use super::address::is_public;
 use crate::core::endpoint::origin;
 
 /// How long an answer is used again: long enough for a burst, short enough for a failover.
@@ -48,7 +48,7 @@ impl Trust {
     }
 
     fn allows(&self, address: IpAddr, secure: bool) -> bool {
-        let address = canonical(address);
+        let address = address.to_canonical();
         self.ranges.iter().any(|range| range.contains(&address)) || (secure && is_public(address))
     }
 }
@@ -69,7 +69,7 @@ pub(crate) enum ResolveError {
 #[derive(Debug)]
 pub(crate) struct GuardedResolver {
     trust: Trust,
-    names: Names,
+    names: Arc<Names>,
 }
 
 impl GuardedResolver {
@@ -81,7 +81,8 @@ impl GuardedResolver {
         trust: Trust,
         lookup: impl Fn(&str) -> Vec<IpAddr> + Send + Sync + 'static,
     ) -> Self {
-        Self { trust, names: Names(Arc::new(Shared::new(Box::new(lookup)))) }
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        Self { trust, names: Arc::new(Names { lookup: Box::new(lookup), state, changed }) }
     }
 
     fn addresses(&self, uri: &Uri, limit: Duration) -> Result<Vec<IpAddr>, ResolveError> {
@@ -134,14 +135,10 @@ fn system_lookup(host: &str) -> Vec<IpAddr> {
     (host, 0).to_socket_addrs().map(|found| found.map(|a| a.ip()).collect()).unwrap_or_default()
 }
 
-#[derive(Debug, Clone)]
-struct Names(Arc<Shared>);
-
-/// Finds the addresses of a name: the system, or a test.
-type Lookup = Box<dyn Fn(&str) -> Vec<IpAddr> + Send + Sync>;
-
-struct Shared {
-    lookup: Lookup,
+/// The names asked for, shared with the threads that ask.
+struct Names {
+    /// Finds the addresses of a name: the system, or a test.
+    lookup: Box<dyn Fn(&str) -> Vec<IpAddr> + Send + Sync>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -161,11 +158,7 @@ enum Entry {
     },
 }
 
-impl Shared {
-    fn new(lookup: Lookup) -> Self {
-        Self { lookup, state: Mutex::default(), changed: Condvar::new() }
-    }
-
+impl Names {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -180,17 +173,21 @@ impl Shared {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for Names {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").finish_non_exhaustive()
+        f.debug_struct("Names").finish_non_exhaustive()
     }
 }
 
 impl Names {
     /// The addresses of a name. Threads that ask for the same name share one lookup.
-    fn addresses(&self, host: &str, limit: Duration) -> Result<Vec<IpAddr>, ResolveError> {
+    fn addresses(
+        self: &Arc<Self>,
+        host: &str,
+        limit: Duration,
+    ) -> Result<Vec<IpAddr>, ResolveError> {
         let started = Instant::now();
-        let mut state = self.0.lock();
+        let mut state = self.lock();
         loop {
             let now = Instant::now();
             match state.names.get(host) {
@@ -208,16 +205,16 @@ impl Names {
             if left.is_zero() {
                 return Err(ResolveError::TimedOut);
             }
-            let waited = self.0.changed.wait_timeout(state, left);
+            let waited = self.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    fn ask(&self, state: &mut State, host: &str) -> Result<(), ResolveError> {
+    fn ask(self: &Arc<Self>, state: &mut State, host: &str) -> Result<(), ResolveError> {
         if state.names.len() >= NAMES_MAX {
             state.names.retain(|_, entry| matches!(entry, Entry::Asking));
         }
-        let (shared, name) = (Arc::clone(&self.0), host.to_owned());
+        let (shared, name) = (Arc::clone(self), host.to_owned());
         std::thread::Builder::new()
             .name("outbox-resolve".to_owned())
             .spawn(move || {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::core::setters::setters;
+
 /// How long each phase of an attempt may take. A phase of zero counts as one millisecond.
 ///
 /// ```
@@ -12,6 +14,7 @@ use std::time::Duration;
 /// assert_eq!(patient.total(), Duration::from_secs(5 + 5 + 15 + 50 + 5));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
 #[non_exhaustive]
 pub struct Timeouts {
     /// Finding the host's addresses. Defaults to 5 s.
@@ -38,42 +41,25 @@ impl Default for Timeouts {
     }
 }
 
-impl Timeouts {
+setters! {
+    Timeouts:
     /// Sets the time to find the host's addresses.
-    #[must_use]
-    pub fn resolve(mut self, limit: Duration) -> Self {
-        self.resolve = limit;
-        self
-    }
+    pub fn resolve(limit: Duration) => resolve = limit;
 
     /// Sets the time to connect, with the TLS handshake.
-    #[must_use]
-    pub fn connect(mut self, limit: Duration) -> Self {
-        self.connect = limit;
-        self
-    }
+    pub fn connect(limit: Duration) => connect = limit;
 
     /// Sets the time to send the request.
-    #[must_use]
-    pub fn send(mut self, limit: Duration) -> Self {
-        self.send = limit;
-        self
-    }
+    pub fn send(limit: Duration) => send = limit;
 
     /// Sets the time from the end of the request to the end of the response's headers.
-    #[must_use]
-    pub fn response(mut self, limit: Duration) -> Self {
-        self.response = limit;
-        self
-    }
+    pub fn response(limit: Duration) => response = limit;
 
     /// Sets the time to read the response's body.
-    #[must_use]
-    pub fn body(mut self, limit: Duration) -> Self {
-        self.body = limit;
-        self
-    }
+    pub fn body(limit: Duration) => body = limit;
+}
 
+impl Timeouts {
     /// The longest an attempt may take: the sum of the phases.
     pub fn total(&self) -> Duration {
         [self.connect, self.send, self.response, self.body]

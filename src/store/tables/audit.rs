@@ -38,7 +38,7 @@ pub(crate) fn insert_event(
     let headers = match delivery.filter(|delivery| delivery.headers.is_empty()) {
         Some(delivery) => {
             event.operation.clone_from(&delivery.operation);
-            event.key_hash = key::key_hash(&delivery.idempotency_key);
+            event.key_hash = key::sha256(&delivery.idempotency_key);
             event.args_hash.clone_from(&delivery.args_hash);
             None
         }
@@ -74,13 +74,13 @@ fn read_intent(conn: &Connection, event: &mut Event) -> Result<Option<String>> {
     let mut statement = conn.prepare_cached(OF_INTENT)?;
     let headers = statement.query_row([event.outbox_id], |row| {
         event.operation = columns::lossy(row, 0)?;
-        event.key_hash = key::key_hash(&columns::lossy(row, 1)?);
+        event.key_hash = key::sha256(&columns::lossy(row, 1)?);
         event.args_hash = columns::lossy_option(row, 2)?;
         columns::lossy_option(row, 3)
     });
     let headers = headers.optional()?;
     if headers.is_none() {
-        event.key_hash = key::key_hash("");
+        event.key_hash = key::sha256("");
     }
     Ok(headers.flatten())
 }
@@ -168,7 +168,7 @@ fn read_event(row: &Row<'_>) -> rusqlite::Result<Event> {
         downstream_id: columns::lossy_option(row, 14)?,
         agent_run: columns::lossy_option(row, 15)?,
         tool_version: columns::lossy_option(row, 16)?,
-        key_hash: key::key_hash(&columns::lossy(row, 17)?),
+        key_hash: key::sha256(&columns::lossy(row, 17)?),
         args_hash: columns::lossy_option(row, 18)?,
     })
 }

@@ -72,8 +72,8 @@ pub(crate) const BUDGETS: &str = "
 pub(crate) fn load(conn: &Connection, operation: &str) -> Result<Vec<Budget>> {
     let mut statement = conn.prepare_cached(BUDGETS)?;
     let rows = statement.query_map([operation], |row| {
-        let scope = Scope::parse(row.get_ref(0)?.as_str()?);
-        let kind = Kind::parse(row.get_ref(1)?.as_str()?);
+        let scope = row.get_ref(0)?.as_str()?.parse::<Scope>().ok();
+        let kind = row.get_ref(1)?.as_str()?.parse::<Kind>().ok();
         let (amount, window_ms) = (row.get(2)?, row.get(3)?);
         Ok(scope.zip(kind).map(|(scope, kind)| Budget { scope, kind, amount, window_ms }))
     })?;

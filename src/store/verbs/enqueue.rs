@@ -171,7 +171,7 @@ fn stored_content(conn: &Connection, id: i64) -> Result<(String, Option<String>)
         Ok((row.get(0)?, row.get::<_, Option<String>>(1)?, row.get::<_, Option<String>>(2)?))
     })?;
     let hash_of = |payload: String| {
-        canonical::canonical_text("payload", &payload).ok().map(|args| key::args_hash(&args))
+        canonical::canonical_text("payload", &payload).ok().map(|args| key::sha256(&args))
     };
     Ok((method, args_hash.or_else(|| payload.and_then(hash_of))))
 }
