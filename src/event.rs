@@ -1,6 +1,6 @@
 //! Events: told to observers after they are durable, and read back from the audit trail.
 
-use crate::core::status::Status;
+use crate::core::Status;
 use crate::core::word::words;
 
 /// A line of an intent's audit trail. An event never holds a payload or a header's value, but for

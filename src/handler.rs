@@ -3,11 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::core::contract::Downstream;
-use crate::core::decide::Facts;
-use crate::core::key;
-use crate::core::outcome::{Failure, Finding, Outcome};
-use crate::core::reconcile::Observed;
+use crate::core::{Downstream, Facts, Failure, Finding, Observed, Outcome, key};
 use crate::error::Result;
 use crate::lease::Lease;
 

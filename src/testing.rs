@@ -8,11 +8,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock::{Clock, SystemClock};
-use crate::core::contract::Downstream;
-use crate::core::decide::Facts;
-use crate::core::entry::{Entry, Filter};
-use crate::core::intent::Intent;
-use crate::core::millis;
+use crate::core::{Downstream, Entry, Facts, Filter, Intent, millis};
 use crate::error::Result;
 use crate::handler::Delivery;
 use crate::lease::Lease;

@@ -36,6 +36,26 @@ pub(crate) mod verbs;
 pub(crate) mod why;
 pub(crate) mod word;
 
+pub(crate) use actor::Actor;
+pub(crate) use backoff::Backoff;
+pub(crate) use budget::{Budget, Fit, Kind, Left, Scope, UsedUp};
+#[cfg(feature = "http")]
+pub(crate) use classify::{Answer, BodyEnd, OnConflict, Rules};
+pub(crate) use contract::{Downstream, OnDead, Promise, StoredContract};
+pub(crate) use decide::{Decision, Facts, Policy};
+pub(crate) use entry::{Entry, Filter, OperationStats};
+pub(crate) use flow::{Closed, FlowControl, FlowMove, Gate, Heard, Limits, Rate};
+pub(crate) use intent::{Intent, Prepared};
+#[cfg(feature = "http")]
+pub(crate) use lookup::LookupRules;
+pub(crate) use outcome::{Failure, Finding, Outcome, Receipt, Resolution};
+pub(crate) use pause::{Pause, PauseKind};
+pub(crate) use reconcile::Observed;
+pub(crate) use shard::Shard;
+pub(crate) use status::Status;
+pub(crate) use verbs::{Cancellation, Refusal};
+pub(crate) use why::{Settled, Why};
+
 /// How far a clock may be corrected backwards before the times it wrote are no longer trusted.
 /// Times ahead by less come from processes that read theirs while this one waited for the lock.
 pub(crate) const CLOCK_SLACK_MS: i64 = 60_000;

@@ -11,8 +11,8 @@ use ureq::{Agent, Body, Timeout};
 use super::resolve::{GuardedResolver, ResolveError, Trust};
 use super::timeouts::Timeouts;
 use super::transport::{self, CountingConnector};
-use crate::core::classify::{Answer, BodyEnd};
-use crate::core::outcome::{Failure, Outcome, RECEIPT_BODY_MAX};
+use crate::core::outcome::RECEIPT_BODY_MAX;
+use crate::core::{Answer, BodyEnd, Failure, Outcome};
 
 /// The longest head of a response, in bytes.
 const RESPONSE_HEADERS_MAX: usize = 16 * 1024;

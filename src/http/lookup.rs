@@ -9,7 +9,7 @@ use super::resolve::Trust;
 use super::{Http, check_pointer, renamed};
 use crate::core::endpoint::{LOOKUP_PLACEHOLDERS, check_template, expand, origin};
 use crate::core::lookup::classify_lookup;
-use crate::core::outcome::{Failure, Finding, Outcome};
+use crate::core::{Failure, Finding, Outcome};
 use crate::error::Error;
 use crate::handler::Delivery;
 

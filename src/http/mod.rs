@@ -21,11 +21,10 @@ use ureq::tls::TlsConfig;
 use self::address::parse_range;
 use self::resolve::Trust;
 pub use self::timeouts::Timeouts;
-use crate::core::classify::{Answer, OnConflict, Rules, classify};
+use crate::core::classify::classify;
 use crate::core::endpoint::{check_endpoint, origin};
 use crate::core::header::{check_headers_beside, check_name};
-use crate::core::lookup::LookupRules;
-use crate::core::outcome::{Failure, Finding, Outcome};
+use crate::core::{Answer, Failure, Finding, LookupRules, OnConflict, Outcome, Rules};
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::{Delivery, Handler};
 

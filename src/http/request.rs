@@ -6,10 +6,9 @@ use http::{Method, Request, Uri};
 
 use super::Http;
 use super::exchange::{Prepared, refused};
-use crate::core::contract::Downstream;
 use crate::core::endpoint::{PLACEHOLDERS, check_endpoint, expand, origin};
 use crate::core::header::{check_headers_beside, is_value};
-use crate::core::outcome::{Failure, Outcome};
+use crate::core::{Downstream, Failure, Outcome};
 use crate::handler::Delivery;
 
 struct Target {

@@ -6,12 +6,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 
 use super::Outbox;
-use crate::core::actor::Actor;
-use crate::core::entry::Filter;
-use crate::core::intent::Intent;
-use crate::core::millis;
-use crate::core::outcome::{Receipt, Resolution};
-use crate::core::status::Status;
+use crate::core::{Actor, Filter, Intent, Receipt, Resolution, Status, millis};
 use crate::error::Result;
 use crate::event::Event;
 use crate::liveness;

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use super::lane::Lane;
 use super::queue::Work;
 use super::shared::Options;
-use crate::core::contract::Downstream;
-use crate::core::millis;
 use crate::core::reconcile::STALE_AFTER;
+use crate::core::{Downstream, millis};
 use crate::handler::Held;
 
 /// The rows a relay holds of each lane, and how many more it may claim. Some room is kept for each

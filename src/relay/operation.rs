@@ -4,14 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::core::backoff::Backoff;
-use crate::core::budget::{Budget, Kind, Scope};
-use crate::core::contract::{Downstream, OnDead, Promise};
-use crate::core::decide::Policy;
-use crate::core::flow::{Limits, Rate};
-use crate::core::millis;
-use crate::core::outcome::{Finding, Outcome};
 use crate::core::setters::setters;
+use crate::core::{
+    Backoff, Budget, Downstream, Finding, Kind, Limits, OnDead, Outcome, Policy, Promise, Rate,
+    Scope, millis,
+};
 use crate::error::{Error, Result};
 use crate::handler::{Delivery, Handler};
 use crate::store::{Contract, Rules};

@@ -7,9 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::operation::Operation;
-use crate::core::contract::Downstream;
-use crate::core::shard::Shard;
-use crate::core::status::Status;
+use crate::core::{Downstream, Shard, Status};
 use crate::error::Result;
 use crate::event::{Event, EventKind};
 use crate::liveness::Lifeline;

@@ -2,10 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension};
 
-use crate::core::contract::OnDead;
-use crate::core::decide::Facts;
-use crate::core::status::Status;
-use crate::core::verbs::Refusal;
+use crate::core::{Facts, OnDead, Refusal, Status};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::columns::{counter, lossy, lossy_option};
 use crate::store::transitions::Row;

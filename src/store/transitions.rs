@@ -8,12 +8,8 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, named_params};
 
-use crate::core::actor::Actor;
-use crate::core::contract::OnDead;
-use crate::core::decide::Decision;
-use crate::core::outcome::Receipt;
-use crate::core::status::Status;
 use crate::core::verbs::id_taken;
+use crate::core::{Actor, Decision, OnDead, Receipt, Status};
 use crate::error::Result;
 use crate::event::{Event, EventKind};
 use crate::handler::Delivery;

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::downstream::{TIME_LIMIT, WINDOW};
-use crate::core::contract::Downstream;
-use crate::core::{CLOCK_SLACK_MS, millis};
+use crate::core::{CLOCK_SLACK_MS, Downstream, millis};
 
 /// An attempt that was handed to a relay.
 #[derive(Debug)]

@@ -37,6 +37,7 @@ pub(crate) type Move = (Verb, Status, Status);
 
 impl Verb {
     /// Every move of the table, but for late ones.
+    #[cfg(feature = "slow-tests")]
     pub fn all_moves() -> impl Iterator<Item = Move> {
         let verbs = [
             Self::Claim,

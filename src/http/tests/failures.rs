@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::core::classify::BodyEnd;
+use crate::core::BodyEnd;
 use crate::core::outcome::RECEIPT_BODY_MAX;
 use crate::http::exchange::{agent, exchange};
 use crate::http::resolve::Trust;

@@ -2,8 +2,7 @@
 
 use rusqlite::Connection;
 
-use crate::core::budget::{Budget, Kind, Scope};
-use crate::core::contract::StoredContract;
+use crate::core::{Budget, Kind, Scope, StoredContract};
 use crate::error::Result;
 use crate::store::tables::{budget, contract, pause};
 

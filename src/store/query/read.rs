@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension, named_params};
 
-use crate::core::entry::{Entry, Filter, OperationStats};
-use crate::core::outcome::Receipt;
-use crate::core::status::Status;
+use crate::core::{Entry, Filter, OperationStats, Receipt, Status};
 use crate::error::Result;
 use crate::store::columns::{counter, lossy, lossy_option};
 use crate::store::tables::settled::DUPLICATE_EFFECT;

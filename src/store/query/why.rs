@@ -3,12 +3,7 @@
 
 use rusqlite::{Connection, OptionalExtension, named_params};
 
-use crate::core::budget::Fit;
-use crate::core::decide;
-use crate::core::flow::{Closed, Gate};
-use crate::core::shard::Shard;
-use crate::core::status::Status;
-use crate::core::why::{Settled, Why};
+use crate::core::{Closed, Fit, Gate, Settled, Shard, Status, Why, decide};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::columns;
 use crate::store::tables::budget::{Asking, Ledger};

@@ -4,11 +4,7 @@ use std::sync::Arc;
 
 use rusqlite::named_params;
 
-use crate::core::budget::{Fit, UsedUp};
-use crate::core::decide::{self, Facts, Policy};
-use crate::core::flow::Gate;
-use crate::core::shard::Shard;
-use crate::core::status::Status;
+use crate::core::{Facts, Fit, Gate, Policy, Shard, Status, UsedUp, decide};
 use crate::error::Result;
 use crate::event::EventKind;
 use crate::handler::Delivery;

@@ -3,11 +3,7 @@
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use crate::core::Draw;
-use crate::core::actor::Actor;
-use crate::core::flow::{Closed, FlowControl, FlowMove, Gate, Heard};
-use crate::core::outcome::Outcome;
-use crate::core::shard::Shard;
+use crate::core::{Actor, Closed, Draw, FlowControl, FlowMove, Gate, Heard, Outcome, Shard};
 use crate::error::Result;
 use crate::handler::Delivery;
 use crate::store::relay::tx::{RelayTx, Rules};

@@ -2,9 +2,7 @@
 
 use rusqlite::named_params;
 
-use crate::core::contract::OnDead;
-use crate::core::decide::{self, Facts};
-use crate::core::status::Status;
+use crate::core::{Facts, OnDead, Status, decide};
 use crate::error::Result;
 use crate::event::EventKind;
 use crate::handler::{Delivery, Held};

@@ -4,13 +4,9 @@ use std::sync::Arc;
 
 use rusqlite::named_params;
 
-use crate::core::decide::{Facts, Policy, decide_unreadable};
-use crate::core::millis;
-use crate::core::outcome::{Finding, Outcome};
-use crate::core::reconcile::{
-    Observed, STALE_AFTER, decide_finding, decide_lookups_used_up, decide_stale,
-};
-use crate::core::status::Status;
+use crate::core::decide::decide_unreadable;
+use crate::core::reconcile::{STALE_AFTER, decide_finding, decide_lookups_used_up, decide_stale};
+use crate::core::{Facts, Finding, Observed, Outcome, Policy, Status, millis};
 use crate::error::Result;
 use crate::event::EventKind;
 use crate::handler::{Delivery, Held, Lookup};

@@ -4,12 +4,8 @@ use std::sync::Arc;
 
 use rusqlite::OptionalExtension;
 
-use crate::core::Draw;
-use crate::core::decide::{self, Decision, Facts};
-use crate::core::outcome::{Finding, Outcome, Receipt};
-use crate::core::reconcile::Observed;
-use crate::core::status::Status;
 use crate::core::verbs::id_taken;
+use crate::core::{Decision, Draw, Facts, Finding, Observed, Outcome, Receipt, Status, decide};
 use crate::error::Result;
 use crate::event::EventKind;
 use crate::handler::Delivery;

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 
 use crate::clock::Clock;
-use crate::core::contract::OnDead;
-use crate::core::decide::Policy;
-use crate::core::flow::FlowControl;
+use crate::core::{FlowControl, OnDead, Policy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::store::schema;

@@ -6,8 +6,7 @@ use file_id::FileId;
 use rusqlite::{Connection, ToSql};
 
 use crate::clock::Clock;
-use crate::core::flow::{Closed, Gate};
-use crate::core::shard::Shard;
+use crate::core::{Closed, Gate, Shard};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::connection;
 use crate::store::relay::due::{

@@ -2,8 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, named_params};
 
-use crate::core::key;
-use crate::core::status::Status;
+use crate::core::{Status, key};
 use crate::error::Result;
 use crate::event::{Event, EventKind};
 use crate::handler::Delivery;

@@ -8,9 +8,8 @@ use std::collections::btree_map::Entry;
 
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, named_params};
 
-use crate::core::CLOCK_SLACK_MS;
-use crate::core::budget::{Budget, Fit, Kind, Left, Scope, UsedUp, judge};
-use crate::core::shard::Shard;
+use crate::core::budget::judge;
+use crate::core::{Budget, CLOCK_SLACK_MS, Fit, Kind, Left, Scope, Shard, UsedUp};
 use crate::error::Result;
 use crate::handler::Delivery;
 

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
 
-use crate::core::contract::Downstream;
-use crate::core::decide::Facts;
+use crate::core::{Downstream, Facts};
 use crate::error::Result as Fallible;
 use crate::handler::Delivery;
 use crate::lease::Lease;

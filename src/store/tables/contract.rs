@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, named_params};
 
-use crate::core::budget::Budget;
-use crate::core::contract::{Downstream, OnDead, Promise};
-use crate::core::flow::{Limits, Rate};
-use crate::core::millis;
+use crate::core::{Budget, Downstream, Limits, OnDead, Promise, Rate, millis};
 use crate::error::Result;
 use crate::store::columns;
 use crate::store::tables::{binding, budget};

@@ -2,10 +2,8 @@
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, named_params};
 
-use crate::core::actor::Actor;
-use crate::core::budget::Left;
-use crate::core::flow::{FlowControl, FlowMove, Gate, gate};
-use crate::core::pause::{Pause, PauseKind};
+use crate::core::flow::gate;
+use crate::core::{Actor, FlowControl, FlowMove, Gate, Left, Pause, PauseKind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::columns;
 use crate::store::tables::{budget, contract};

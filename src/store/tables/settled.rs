@@ -2,8 +2,7 @@
 
 use rusqlite::{Connection, named_params};
 
-use crate::core::decide::Decision;
-use crate::core::outcome::Receipt;
+use crate::core::{Decision, Receipt};
 use crate::error::Result;
 
 /// Writes the receipt of a row whose place in `outbox_lease` the caller has removed.

@@ -2,9 +2,7 @@
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension, named_params};
 
-use crate::core::entry::Entry;
-use crate::core::intent::Prepared;
-use crate::core::{canonical, key};
+use crate::core::{Entry, Prepared, canonical, key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::query::read;
 

@@ -2,10 +2,7 @@
 
 use rusqlite::{Connection, TransactionBehavior};
 
-use crate::core::actor::Actor;
-use crate::core::decide::Decision;
-use crate::core::entry::Filter;
-use crate::core::verbs;
+use crate::core::{Actor, Decision, Filter, verbs};
 use crate::error::{ErrorKind, Result};
 use crate::event::EventKind;
 use crate::store::query::read;

@@ -2,10 +2,7 @@
 
 use rusqlite::{Connection, TransactionBehavior, named_params};
 
-use crate::core::actor::Actor;
-use crate::core::outcome::{Receipt, Resolution};
-use crate::core::status::Status;
-use crate::core::verbs;
+use crate::core::{Actor, Receipt, Resolution, Status, verbs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind};
 use crate::store::query::read::id_of_key;

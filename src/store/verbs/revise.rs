@@ -2,9 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, named_params};
 
-use crate::core::actor::Actor;
-use crate::core::intent::{Intent, Prepared};
-use crate::core::verbs;
+use crate::core::{Actor, Intent, Prepared, verbs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
 use crate::store::query::read;

@@ -2,11 +2,7 @@
 
 use rusqlite::Connection;
 
-use crate::core::actor::Actor;
-use crate::core::decide::Decision;
-use crate::core::outcome::Receipt;
-use crate::core::status::Status;
-use crate::core::verbs::{self, Cancellation};
+use crate::core::{Actor, Cancellation, Decision, Receipt, Status, verbs};
 use crate::error::Result;
 use crate::event::EventKind;
 use crate::store::standing::{self, Standing};

@@ -7,14 +7,13 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-use crate::core::actor::Actor;
-use crate::core::backoff::{Backoff, Jitter};
-use crate::core::contract::Downstream::{self, Unprotected};
-use crate::core::intent::Intent;
-use crate::core::outcome::{Failure, Finding, Outcome, Receipt};
-use crate::core::pause::PauseKind;
-use crate::core::shard::Shard;
+use crate::core::backoff::Jitter;
+use crate::core::contract::Downstream::Unprotected;
 use crate::core::why::Rule;
+use crate::core::{
+    Actor, Backoff, Failure, Finding, Intent, Outcome, PauseKind, Receipt, Shard,
+    contract::Downstream,
+};
 use crate::handler::Delivery;
 use crate::outbox::Outbox;
 use crate::relay::{Operation, Relay};

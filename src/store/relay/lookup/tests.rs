@@ -7,14 +7,10 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 
 use crate::clock::{Clock, SystemClock};
-use crate::core::actor::Actor;
-use crate::core::backoff::Backoff;
-use crate::core::contract::{Downstream, OnDead, Promise};
-use crate::core::decide::Policy;
-use crate::core::intent::Intent;
-use crate::core::outcome::{Finding, Outcome, Receipt, Resolution};
-use crate::core::shard::Shard;
-use crate::core::status::Status;
+use crate::core::{
+    Actor, Backoff, Downstream, Finding, Intent, OnDead, Outcome, Policy, Promise, Receipt,
+    Resolution, Shard, Status,
+};
 use crate::error::{ErrorKind, Result};
 use crate::handler::{Delivery, Held};
 use crate::store::query::read;
