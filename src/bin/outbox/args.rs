@@ -297,16 +297,13 @@ pub struct ReplayArgs {
 
 #[derive(Debug, Args)]
 pub struct ResolveArgs {
-    /// The intents' ids
-    #[arg(value_name = "ID", required = true)]
-    pub ids: Vec<i64>,
     #[command(flatten)]
     pub finding: FindingArgs,
     /// The id that the provider gave to what was applied
     #[arg(long, value_name = "X", conflicts_with_all = ["not_applied", "dead"])]
     pub downstream_id: Option<String>,
     #[command(flatten)]
-    pub by: ActorArgs,
+    pub intents: IntentsArgs,
 }
 
 /// The finding of a person.

@@ -35,11 +35,11 @@ struct Confirmation {
 
 /// The outcome for one line.
 #[derive(Serialize)]
-struct Answer<'a> {
+struct Answer {
     line: usize,
     outcome: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    idempotency_key: Option<&'a str>,
+    idempotency_key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,9 +48,13 @@ struct Answer<'a> {
     reason: Option<String>,
 }
 
-impl Answer<'_> {
+impl Answer {
     fn new(line: usize, outcome: &'static str) -> Self {
         Self { line, outcome, idempotency_key: None, id: None, status: None, reason: None }
+    }
+
+    fn malformed(line: usize, reason: String) -> Self {
+        Self { reason: Some(reason), ..Self::new(line, "malformed") }
     }
 }
 
@@ -73,13 +77,11 @@ pub fn run(out: Out, outbox: &Outbox, args: &ConfirmArgs) -> Result<()> {
         if bytes.trim_ascii().is_empty() {
             continue;
         }
-        match parse(bytes) {
-            Ok(confirmation) => {
-                let answer = confirm(outbox, line, &confirmation, &actor)?;
-                summary.add(out, &answer);
-            }
-            Err(reason) => summary.add_malformed(out, line, reason),
-        }
+        let answer = match parse(bytes) {
+            Ok(confirmation) => confirm(outbox, line, &confirmation, &actor)?,
+            Err(reason) => Answer::malformed(line, reason),
+        };
+        summary.add(out, &answer);
     }
     match summary {
         Summary { is_any_malformed: true, .. } => Err(Failure::quiet(USAGE)),
@@ -156,14 +158,14 @@ fn explain(error: &serde_json::Error) -> String {
 }
 
 /// Confirms one line in a transaction of its own, so that a wrong line does not affect the others.
-fn confirm<'a>(
+fn confirm(
     outbox: &Outbox,
     line: usize,
-    confirmation: &'a Confirmation,
+    confirmation: &Confirmation,
     actor: &Actor,
-) -> Result<Answer<'a>> {
+) -> Result<Answer> {
     let Confirmation { tenant, key, receipt } = confirmation;
-    let mut answer = Answer { idempotency_key: Some(key), ..Answer::new(line, "known") };
+    let mut answer = Answer { idempotency_key: Some(key.clone()), ..Answer::new(line, "known") };
     let confirmed = outbox.transact(|tx| outbox.confirm(tx, (tenant, key), receipt, actor));
     match confirmed {
         Ok(None) => {
@@ -181,7 +183,7 @@ fn confirm<'a>(
             answer.outcome = match error.kind() {
                 ErrorKind::NotFound => "not_found",
                 // The downstream id is wrong, and the message names it.
-                ErrorKind::Invalid => "malformed",
+                ErrorKind::Invalid => return Ok(Answer::malformed(line, error.to_string())),
                 kind if is_of_this_intent(kind) => "refused",
                 _ => {
                     let mut failure = Failure::from(error);
@@ -208,31 +210,26 @@ fn outcome(event: &Event) -> &'static str {
 }
 
 impl Summary {
-    fn add(&mut self, out: Out, answer: &Answer<'_>) {
-        if answer.outcome == "malformed" {
-            let reason = answer.reason.clone().unwrap_or_default();
-            return self.add_malformed(out, answer.line, reason);
+    fn add(&mut self, out: Out, answer: &Answer) {
+        let is_malformed = answer.outcome == "malformed";
+        if is_malformed {
+            let reason = answer.reason.as_deref().unwrap_or_default();
+            note(format_args!("error: line {}: {}", answer.line, escape(reason)));
         }
-        self.is_any_open |= !matches!(answer.outcome, "confirmed" | "known");
-        self.say(if out.is_json() { out.json(answer) } else { out.line(in_words(answer)) });
-    }
-
-    fn add_malformed(&mut self, out: Out, line: usize, reason: String) {
-        self.is_any_malformed = true;
-        note(format_args!("error: line {line}: {}", escape(&reason)));
-        if out.is_json() {
-            self.say(out.json(&Answer { reason: Some(reason), ..Answer::new(line, "malformed") }));
-        }
-    }
-
-    /// Keeps the first error of standard output; the remaining lines are still confirmed.
-    fn say(&mut self, said: Result<()>) {
+        self.is_any_malformed |= is_malformed;
+        self.is_any_open |= !matches!(answer.outcome, "confirmed" | "known" | "malformed");
+        let said = match out.is_json() {
+            true => out.json(answer),
+            false if is_malformed => Ok(()),
+            false => out.line(in_words(answer)),
+        };
+        // The first error of standard output is kept; the remaining lines are still confirmed.
         let before = std::mem::replace(&mut self.said, Ok(()));
         self.said = before.and(said);
     }
 }
 
-fn in_words(answer: &Answer<'_>) -> String {
+fn in_words(answer: &Answer) -> String {
     let mut text = format!("line {}: {}", answer.line, answer.outcome);
     if let (Some(id), Some(status)) = (answer.id, answer.status) {
         let _ = write!(text, ", intent {id} is {status}");

@@ -96,25 +96,18 @@ fn named_by_flag(error: sqlite_outbox::Error, args: &EnqueueArgs) -> Failure {
 }
 
 fn report(out: Out, enqueued: &Enqueued) -> Result<()> {
-    let mut report = Report {
+    let existing = if let Enqueued::Existing(entry) = enqueued { Some(entry) } else { None };
+    let report = Report {
         id: enqueued.id(),
         idempotency_key: enqueued.key(),
-        outcome: "existing",
-        status: Status::Pending,
-        downstream_id: None,
-        unsettled_version: None,
+        outcome: if matches!(enqueued, Enqueued::New { .. }) { "new" } else { "existing" },
+        status: existing.map_or(Status::Pending, |entry| entry.status),
+        downstream_id: existing.and_then(|entry| entry.downstream_id.as_deref()),
+        unsettled_version: match enqueued {
+            Enqueued::New { unsettled_version, .. } => *unsettled_version,
+            _ => None,
+        },
     };
-    match enqueued {
-        Enqueued::New { unsettled_version, .. } => {
-            report.outcome = "new";
-            report.unsettled_version = *unsettled_version;
-        }
-        Enqueued::Existing(entry) => {
-            report.status = entry.status;
-            report.downstream_id = entry.downstream_id.as_deref();
-        }
-        _ => {}
-    }
     if let Some(earlier) = report.unsettled_version {
         note(format_args!(
             "warning: an earlier version, intent {earlier}, is not settled; both will be sent \

@@ -25,12 +25,12 @@ pub fn pause(out: Out, outbox: &Outbox, args: &PauseArgs) -> Result<()> {
 
 pub fn resume(out: Out, outbox: &Outbox, args: &ResumeArgs) -> Result<()> {
     let actor = args.by.actor();
-    let stood = outbox.resume(&args.operation, &actor)?;
-    let outcome = if stood { "resumed" } else { "not_paused" };
+    let was_paused = outbox.resume(&args.operation, &actor)?;
+    let outcome = if was_paused { "resumed" } else { "not_paused" };
     if out.is_json() {
         return out.json(&json!({ "operation": args.operation, "outcome": outcome }));
     }
-    let said = if stood { "resumed" } else { "was not paused" };
+    let said = if was_paused { "resumed" } else { "was not paused" };
     out.line(format_args!("operation {}: {said}", escape(&args.operation)))
 }
 

@@ -1,9 +1,7 @@
 //! `outbox stats`: counts by operation and status.
 
 use serde::Serialize;
-use sqlite_outbox::{
-    Clock, OperationStats, Outbox, PauseKind, Status, StoredContract, SystemClock,
-};
+use sqlite_outbox::{Clock, OperationStats, Outbox, PauseKind, Status, SystemClock};
 
 use crate::ui::failure::Result;
 use crate::ui::output::{Out, distance, escape, quoted, table};
@@ -17,13 +15,6 @@ struct Line<'a> {
     paused_until: Option<i64>,
 }
 
-impl<'a> Line<'a> {
-    fn new(stats: &'a OperationStats, paused: Option<&StoredContract>) -> Self {
-        let until = paused.and_then(|known| known.paused_until);
-        Self { stats, paused: paused.and_then(|known| known.paused), paused_until: until }
-    }
-}
-
 pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
     let stats = outbox.stats()?;
     let known = outbox.operations()?;
@@ -31,7 +22,11 @@ pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
         known.iter().find(|known| known.operation == line.operation && known.paused.is_some())
     };
     if out.is_json() {
-        return stats.iter().try_for_each(|line| out.json(&Line::new(line, paused(line))));
+        return stats.iter().try_for_each(|stats| {
+            let (paused, paused_until) =
+                paused(stats).map_or((None, None), |known| (known.paused, known.paused_until));
+            out.json(&Line { stats, paused, paused_until })
+        });
     }
     if stats.is_empty() {
         return out.line("no intents yet");

@@ -16,7 +16,7 @@ struct Done<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<Status>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'a str>,
+    reason: Option<String>,
 }
 
 impl<'a> Done<'a> {
@@ -24,35 +24,29 @@ impl<'a> Done<'a> {
         Self { id, outcome, status: None, reason: None }
     }
 
-    fn print(&self, out: Out) -> Result<()> {
-        if out.is_json() {
-            return out.json(self);
-        }
-        let Self { id, outcome, .. } = self;
-        let now = self.status.map(|status| format!(", it is {status}")).unwrap_or_default();
-        out.line(format_args!("intent {id}: {}{now}", outcome.replace('_', " ")))
+    fn refused(id: i64, reason: &sqlite_outbox::Error) -> Self {
+        Self { reason: Some(reason.to_string()), ..Self::new(id, "refused") }
     }
 
-    /// An intent that was not treated as asked: the text for people goes to standard error.
-    fn print_as_note(&self, out: Out, text: &str) -> Result<()> {
+    /// Prints the outcome. For an intent that was not treated as asked, the text for people goes to
+    /// standard error; a refusal begins with `word` there.
+    fn print(&self, out: Out, word: &str) -> Result<()> {
         if out.is_json() {
             out.json(self)?;
         }
-        note(text);
+        let id = self.id;
+        match (&self.reason, self.status) {
+            (Some(reason), Some(status)) => note(format_args!("intent {id} is {status}: {reason}")),
+            (Some(reason), None) => note(format_args!("{word}: {}", escape(reason))),
+            (None, _) if out.is_json() => {}
+            (None, status) => {
+                let now = status.map(|status| format!(", it is {status}")).unwrap_or_default();
+                let outcome = self.outcome.replace('_', " ");
+                out.line(format_args!("intent {id}: {outcome}{now}"))?;
+            }
+        }
         Ok(())
     }
-
-    /// `word` is `error` for an intent that was asked for, `refused` for one that only matched.
-    fn print_refusal(out: Out, word: &str, id: i64, reason: &str) -> Result<()> {
-        let done = Done { reason: Some(reason), ..Done::new(id, "refused") };
-        done.print_as_note(out, &format!("{word}: {}", escape(reason)))
-    }
-}
-
-/// Whether an intent was treated as asked.
-enum Told {
-    Done,
-    Otherwise,
 }
 
 pub fn replay(out: Out, outbox: &Outbox, args: &ReplayArgs) -> Result<()> {
@@ -67,12 +61,12 @@ pub fn replay(out: Out, outbox: &Outbox, args: &ReplayArgs) -> Result<()> {
         } else {
             outbox.replay(id, &actor)?;
         }
-        Ok((Told::Done, Done::new(id, outcome).print(out)))
+        Ok(Done::new(id, outcome))
     })
 }
 
 pub fn resolve(out: Out, outbox: &Outbox, args: &ResolveArgs) -> Result<()> {
-    if args.downstream_id.is_some() && args.ids.len() > 1 {
+    if args.downstream_id.is_some() && args.intents.ids.len() > 1 {
         return Err(Failure::usage(
             "--downstream-id: it is the id of one intent's effect: name one",
         ));
@@ -85,11 +79,10 @@ pub fn resolve(out: Out, outbox: &Outbox, args: &ResolveArgs) -> Result<()> {
     } else {
         Resolution::Dead
     };
-    let actor = args.by.actor();
-    let resolved = each(out, &args.ids, |id| {
+    let actor = args.intents.by.actor();
+    let resolved = each(out, &args.intents.ids, |id| {
         let status = outbox.resolve(id, &resolution, &actor)?;
-        let done = Done { status: Some(status), ..Done::new(id, "resolved") };
-        Ok((Told::Done, done.print(out)))
+        Ok(Done { status: Some(status), ..Done::new(id, "resolved") })
     });
     resolved.map_err(|failure| match failure.text.strip_prefix("downstream_id: ") {
         Some(reason) => Failure::usage(format!("--downstream-id: {reason}")),
@@ -101,7 +94,7 @@ pub fn skip(out: Out, outbox: &Outbox, args: &IntentsArgs) -> Result<()> {
     let actor = args.by.actor();
     each(out, &args.ids, |id| {
         outbox.transact(|tx| outbox.skip(tx, id, &actor))?;
-        Ok((Told::Done, Done::new(id, "skipped").print(out)))
+        Ok(Done::new(id, "skipped"))
     })
 }
 
@@ -110,8 +103,13 @@ pub fn cancel(out: Out, outbox: &Outbox, args: &IntentsArgs) -> Result<()> {
     each(out, &args.ids, |id| {
         let status = outbox.transact(|tx| outbox.request_cancel(tx, id, &actor))?;
         Ok(match status {
-            Status::Cancelled => (Told::Done, Done::new(id, "cancelled").print(out)),
-            status => (Told::Otherwise, too_late(out, id, status)),
+            Status::Cancelled => Done::new(id, "cancelled"),
+            // The wish to cancel it is on record.
+            status => Done {
+                status: Some(status),
+                reason: Some("too late to withdraw: it is not tried again".into()),
+                ..Done::new(id, "too_late")
+            },
         })
     })
 }
@@ -126,31 +124,23 @@ pub fn may_replay(outbox: &Outbox, id: i64) -> sqlite_outbox::Result<()> {
     }
 }
 
-/// The intent was not withdrawn, but the wish to cancel it is on record.
-fn too_late(out: Out, id: i64, status: Status) -> Result<()> {
-    let why = "too late to withdraw: it is not tried again";
-    let done = Done { status: Some(status), reason: Some(why), ..Done::new(id, "too_late") };
-    done.print_as_note(out, &format!("intent {id} is {status}: {why}"))
-}
-
 /// Acts on each id separately: a refusal does not keep the others from their turn.
-fn each(
+fn each<'a>(
     out: Out,
     ids: &[i64],
-    act: impl Fn(i64) -> sqlite_outbox::Result<(Told, Result<()>)>,
+    act: impl Fn(i64) -> sqlite_outbox::Result<Done<'a>>,
 ) -> Result<()> {
     let mut is_all_done = true;
     // A closed standard output does not keep the rest from being done.
     let mut said = Ok(());
     for &id in ids {
-        let (told, line) = match act(id) {
-            Ok(told) => told,
-            Err(error) if is_of_this_intent(error.kind()) => {
-                (Told::Otherwise, Done::print_refusal(out, "error", id, &error.to_string()))
-            }
+        let done = match act(id) {
+            Ok(done) => done,
+            Err(error) if is_of_this_intent(error.kind()) => Done::refused(id, &error),
             Err(error) => return Err(error.into()),
         };
-        is_all_done &= matches!(told, Told::Done);
+        is_all_done &= done.reason.is_none();
+        let line = done.print(out, "error");
         said = said.and(line);
     }
     if is_all_done { said } else { Err(Failure::quiet(REFUSED)) }
@@ -178,7 +168,7 @@ fn replay_many(out: Out, outbox: &Outbox, args: &ReplayArgs, actor: &Actor) -> R
     };
     said?;
     matched.iter().try_for_each(|(id, done)| match done {
-        Ok(()) => Done::new(*id, outcome).print(out),
-        Err(why) => Done::print_refusal(out, "refused", *id, &why.to_string()),
+        Ok(()) => Done::new(*id, outcome).print(out, "refused"),
+        Err(why) => Done::refused(*id, why).print(out, "refused"),
     })
 }

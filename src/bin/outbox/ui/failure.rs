@@ -43,9 +43,7 @@ impl From<sqlite_outbox::Error> for Failure {
     fn from(error: sqlite_outbox::Error) -> Self {
         let code = match error.kind() {
             ErrorKind::Invalid => USAGE,
-            ErrorKind::Conflict | ErrorKind::Refused | ErrorKind::TooLate | ErrorKind::NotFound => {
-                REFUSED
-            }
+            kind if is_of_this_intent(kind) => REFUSED,
             _ => FAILED,
         };
         Self { code, text: error.to_string() }

@@ -1,6 +1,6 @@
 //! Standard output: lines for people, or one JSON object per line.
 
-use std::fmt::{Display, Write as _};
+use std::fmt::Display;
 use std::io::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -25,7 +25,7 @@ impl Out {
     }
 
     /// A line on standard output.
-    #[allow(clippy::unused_self)] // Whoever writes results holds the way to write them.
+    #[allow(clippy::unused_self)] // `Out` is the right to write results.
     pub fn line(self, text: impl Display) -> Result<()> {
         Ok(writeln!(std::io::stdout().lock(), "{text}")?)
     }
@@ -65,15 +65,7 @@ pub fn table(head: &[&str]) -> Table {
 /// Text from the file, made harmless for a terminal: control characters, invisible ones and those
 /// that change the direction of writing are printed as escapes.
 pub fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_harmful(c) {
-            let _ = write!(escaped, "{}", c.escape_debug());
-        } else {
-            escaped.push(c);
-        }
-    }
-    escaped
+    replace_harmful(text, |c| c.escape_debug().to_string())
 }
 
 /// A word for a shell; what could harm a terminal is escaped.
@@ -85,15 +77,11 @@ pub fn quoted(text: &str) -> String {
 
 /// JSON text with the same characters escaped, which can stand only inside its strings.
 fn escape_json(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_harmful(c) {
-            let _ = write!(escaped, "\\u{:04x}", u32::from(c));
-        } else {
-            escaped.push(c);
-        }
-    }
-    escaped
+    replace_harmful(text, |c| format!("\\u{:04x}", u32::from(c)))
+}
+
+fn replace_harmful(text: &str, replace: impl Fn(char) -> String) -> String {
+    text.chars().map(|c| if is_harmful(c) { replace(c) } else { c.into() }).collect()
 }
 
 fn is_harmful(c: char) -> bool {

@@ -12,12 +12,12 @@ use super::failure::{Failure, Result};
 /// The first signal that asks to stop; a second one ends the process at once.
 pub struct StopSignal {
     arrived: Arc<AtomicBool>,
-    told: Receiver<()>,
+    received: Receiver<()>,
 }
 
 impl StopSignal {
     pub fn watch() -> Result<Self> {
-        let (sender, told) = mpsc::channel();
+        let (sender, received) = mpsc::channel();
         let arrived = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&arrived);
         let hear = move |exit_code| {
@@ -28,7 +28,7 @@ impl StopSignal {
         };
         let fail = |error| Failure::failed(format!("signals cannot be watched: {error}"));
         listen(hear).map_err(fail)?;
-        Ok(Self { arrived, told })
+        Ok(Self { arrived, received })
     }
 
     pub fn has_arrived(&self) -> bool {
@@ -37,7 +37,7 @@ impl StopSignal {
 
     /// Waits for the signal, but no longer than `time`. True once: when it arrives.
     pub fn wait(&self, time: Duration) -> bool {
-        self.told.recv_timeout(time).is_ok()
+        self.received.recv_timeout(time).is_ok()
     }
 }
 

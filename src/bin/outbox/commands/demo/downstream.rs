@@ -8,8 +8,11 @@
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use serde::Serialize;
 
 /// The failure that the service plays for an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,12 +77,13 @@ fn number(entity: &str) -> i64 {
 
 /// Requests and effects of one order or message. A charge depends on the key, but is counted under
 /// the entity: a second key for one order would be a second charge.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Ledger {
     pub requests: usize,
     pub effects: usize,
     /// Requests whose key had been charged before.
     pub repeats: usize,
+    #[serde(skip)]
     charged: HashSet<String>,
 }
 
@@ -92,7 +96,7 @@ pub struct PaymentService {
 #[derive(Default)]
 struct Shared {
     ledgers: Mutex<HashMap<String, Ledger>>,
-    stopped: std::sync::atomic::AtomicBool,
+    stopped: AtomicBool,
 }
 
 impl PaymentService {
@@ -103,7 +107,7 @@ impl PaymentService {
         let theirs = Arc::clone(&shared);
         std::thread::Builder::new().name("demo-service".into()).spawn(move || {
             for stream in listener.incoming().flatten() {
-                if theirs.is_stopped() {
+                if theirs.stopped.load(Ordering::Acquire) {
                     return;
                 }
                 let shared = Arc::clone(&theirs);
@@ -133,7 +137,7 @@ impl PaymentService {
 
 impl Drop for PaymentService {
     fn drop(&mut self) {
-        self.shared.stopped.store(true, std::sync::atomic::Ordering::Release);
+        self.shared.stopped.store(true, Ordering::Release);
         // Wakes the accepting thread, so that it sees the flag.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
@@ -142,10 +146,6 @@ impl Drop for PaymentService {
 impl Shared {
     fn ledgers(&self) -> MutexGuard<'_, HashMap<String, Ledger>> {
         self.ledgers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.stopped.load(std::sync::atomic::Ordering::Acquire)
     }
 
     /// Whether a mail is on the list.

@@ -35,9 +35,8 @@ struct Line {
     service: String,
     status: Status,
     attempts: u32,
-    requests: usize,
-    effects: usize,
-    repeats: usize,
+    #[serde(flatten)]
+    ledger: Ledger,
 }
 
 pub fn run(out: Out, db: Option<&str>) -> Result<()> {
@@ -61,12 +60,9 @@ fn refuse_application(path: &Path) -> Result<()> {
     let Ok(tables) = foreign_tables(&conn) else { return Ok(()) };
     let path = path.display();
     if tables.is_empty() {
-        if holds_other_intents(&conn).unwrap_or(false) {
-            return Err(Failure::refused(format!(
-                "--db: {path} holds intents that are not the demo's; name a new file, or none"
-            )));
-        }
-        return Ok(());
+        let text = "holds intents that are not the demo's; name a new file, or none";
+        let refusal = || Failure::refused(format!("--db: {path} {text}"));
+        return if holds_other_intents(&conn).unwrap_or(false) { Err(refusal()) } else { Ok(()) };
     }
     let shown = tables.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
     let more = if tables.len() > 3 { ", …" } else { "" };
@@ -156,16 +152,12 @@ fn take_orders(outbox: &Outbox) -> Result<Vec<i64>> {
 }
 
 fn relay(outbox: &Outbox, service: &PaymentService) -> Result<(Relay, Receiver<Event>)> {
-    let moment = |ms| {
+    let http = |ms| {
         let moment = Duration::from_millis(ms);
-        Timeouts::default()
-            .resolve(moment)
-            .connect(moment)
-            .send(moment)
-            .response(moment)
-            .body(moment)
+        let timeouts = Timeouts::default().resolve(moment).connect(moment);
+        let timeouts = timeouts.send(moment).response(moment).body(moment);
+        Http::new().endpoint(&service.endpoint()).timeouts(timeouts)
     };
-    let http = |ms| Http::new().endpoint(&service.endpoint()).timeouts(moment(ms));
     let backoff = Backoff::Exponential {
         base: Duration::from_millis(80),
         cap: Duration::from_millis(400),
@@ -213,15 +205,12 @@ fn wait_until_decided(outbox: &Outbox, ids: &[i64], events: &Receiver<Event>) ->
 fn line(outbox: &Outbox, service: &PaymentService, id: i64) -> Result<Line> {
     let missing = || Failure::failed(format!("intent {id} has disappeared"));
     let entry: Entry = outbox.entry(id)?.ok_or_else(missing)?;
-    let Ledger { requests, effects, repeats, .. } = service.ledger(&entry.entity_id);
     Ok(Line {
         id,
         service: Mood::of(&entry.entity_id).describe(),
         status: entry.status,
         attempts: entry.attempts,
-        requests,
-        effects,
-        repeats,
+        ledger: service.ledger(&entry.entity_id),
         entity_id: entry.entity_id,
     })
 }
@@ -230,12 +219,12 @@ fn conclude(out: Out, lines: &[Line], file: Option<&Path>) -> Result<()> {
     let succeeded = || lines.iter().filter(|line| line.status == Status::Succeeded);
     let in_doubt = || lines.iter().filter(|line| line.status == Status::NeedsReview);
     let wrong: Vec<&Line> = succeeded()
-        .filter(|line| line.effects != 1)
-        .chain(in_doubt().filter(|line| line.effects > 1))
+        .filter(|line| line.ledger.effects != 1)
+        .chain(in_doubt().filter(|line| line.ledger.effects > 1))
         .collect();
-    let requests: usize = lines.iter().map(|line| line.requests).sum();
-    let effects: usize = lines.iter().map(|line| line.effects).sum();
-    let repeats: usize = lines.iter().map(|line| line.repeats).sum();
+    let requests: usize = lines.iter().map(|line| line.ledger.requests).sum();
+    let effects: usize = lines.iter().map(|line| line.ledger.effects).sum();
+    let repeats: usize = lines.iter().map(|line| line.ledger.repeats).sum();
     if out.is_json() {
         lines.iter().try_for_each(|line| out.json(line))?;
         out.json(&json!({
@@ -285,8 +274,7 @@ fn conclude(out: Out, lines: &[Line], file: Option<&Path>) -> Result<()> {
         }
     }
     for line in &wrong {
-        let Line { id, effects, .. } = line;
-        note(format_args!("error: intent {id} has {effects} effects"));
+        note(format_args!("error: intent {} has {} effects", line.id, line.ledger.effects));
     }
     if wrong.is_empty() { Ok(()) } else { Err(Failure::quiet(FAILED)) }
 }
@@ -298,8 +286,8 @@ fn as_table(lines: &[Line]) -> String {
             line.id.to_string(),
             escape(&line.entity_id),
             line.service.clone(),
-            line.requests.to_string(),
-            line.effects.to_string(),
+            line.ledger.requests.to_string(),
+            line.ledger.effects.to_string(),
             line.status.to_string(),
         ]);
     }
@@ -308,7 +296,7 @@ fn as_table(lines: &[Line]) -> String {
 
 fn look_further(file: &Path, lines: &[Line]) -> String {
     let file = escape(&file.display().to_string());
-    let most = lines.iter().max_by_key(|line| line.requests).map_or(1, |line| line.id);
+    let most = lines.iter().max_by_key(|line| line.ledger.requests).map_or(1, |line| line.id);
     format!(
         "\nLook further:\n  outbox --db {file} list\n  outbox --db {file} show {most}\n  \
          outbox --db {file} stats\n  outbox --db {file} events\n  \

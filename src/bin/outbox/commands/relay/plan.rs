@@ -59,10 +59,10 @@ impl Plan {
         }
         let mut operations = Vec::new();
         for (name, table) in &parsed.operations {
-            let place = Place::operation(&source, name);
+            let place = Place { source: &source, path: vec!["operations", name] };
             operations.push((name.clone(), operation(&place, table, args)?));
         }
-        let place = Place::default(&source);
+        let place = Place { source: &source, path: vec!["default"] };
         let default =
             parsed.default.as_ref().map(|table| operation(&place, table, args)).transpose()?;
         Ok(Self { relay: parsed.relay, operations, default, source: Some(source) })
@@ -115,8 +115,10 @@ impl Plan {
         };
         match (field, operation) {
             ("workers" | "batch" | "lease" | "shard", _) => source.fail(&["relay", field], reason),
-            (_, Some("default")) => Place::default(source).refuse(field, reason),
-            (_, Some(name)) => Place::operation(source, name).refuse(field, reason),
+            (_, Some("default")) => Place { source, path: vec!["default"] }.refuse(field, reason),
+            (_, Some(name)) => {
+                Place { source, path: vec!["operations", name] }.refuse(field, reason)
+            }
             (_, None) => source.fail(&["operations"], &text),
         }
     }
@@ -182,15 +184,7 @@ struct Place<'a> {
     path: Vec<&'a str>,
 }
 
-impl<'a> Place<'a> {
-    fn operation(source: &'a Source, name: &'a str) -> Self {
-        Self { source, path: vec!["operations", name] }
-    }
-
-    fn default(source: &'a Source) -> Self {
-        Self { source, path: vec!["default"] }
-    }
-
+impl Place<'_> {
     fn fail(&self, key: &str, reason: &str) -> Failure {
         let mut path = self.path.clone();
         path.extend(key.split('/'));
@@ -229,9 +223,8 @@ fn operation(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Res
     operation = given(operation, table.max_per, |o, Per(count, per)| o.max_per(count, per));
     operation = given(operation, table.max_cost, |o, Per(cost, per)| o.max_cost(cost, per));
     operation = given(operation, table.max_per_tenant, |o, Per(n, per)| o.max_per_tenant(n, per));
-    operation = given(operation, table.max_cost_per_tenant, |o, Per(cost, per)| {
-        o.max_cost_per_tenant(cost, per)
-    });
+    let budget = table.max_cost_per_tenant;
+    operation = given(operation, budget, |o, Per(cost, per)| o.max_cost_per_tenant(cost, per));
     operation = given(operation, table.provider.as_deref(), Operation::provider);
     operation = given(operation, table.owner.as_deref(), Operation::owner);
     operation = given(operation, table.key_recipe.as_deref(), Operation::key_recipe);
@@ -335,15 +328,12 @@ fn with_variables(text: &str) -> std::result::Result<String, String> {
         let (name, tail) = after.split_once('}').ok_or("has a ${ without its }")?;
         refuse_bare_variable(before)?;
         filled.push_str(before);
-        match std::env::var(name) {
-            Ok(value) => filled.push_str(&value),
-            Err(std::env::VarError::NotPresent) => {
-                return Err(format!("the environment variable {name} is not set"));
-            }
-            Err(std::env::VarError::NotUnicode(_)) => {
-                return Err(format!("the environment variable {name} is not UTF-8"));
-            }
-        }
+        let value = std::env::var(name).map_err(|error| {
+            let is_missing = error == std::env::VarError::NotPresent;
+            let why = if is_missing { "is not set" } else { "is not UTF-8" };
+            format!("the environment variable {name} {why}")
+        })?;
+        filled.push_str(&value);
         rest = tail;
     }
     refuse_bare_variable(rest)?;

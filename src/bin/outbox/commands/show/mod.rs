@@ -77,7 +77,7 @@ fn facts(entry: &Entry, events: &[Event], contract: Option<&StoredContract>) -> 
         }
     };
     add("operation", Some(&entry.operation));
-    add("contract", Some(&contract.map_or_else(unregistered, in_words)));
+    add("contract", Some(&contract.map_or(UNREGISTERED.into(), in_words)));
     add("entity", Some(&entry.entity_id));
     add("version", Some(&entry.intent_version.to_string()));
     add("tenant", Some(&entry.tenant_id));
@@ -110,9 +110,7 @@ fn facts(entry: &Entry, events: &[Event], contract: Option<&StoredContract>) -> 
     lines.join("\n")
 }
 
-fn unregistered() -> String {
-    "none stored: no relay has ever registered this operation".into()
-}
+const UNREGISTERED: &str = "none stored: no relay has ever registered this operation";
 
 fn in_words(contract: &StoredContract) -> String {
     let mut text = contract.downstream.to_string();
