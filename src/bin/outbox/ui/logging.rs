@@ -10,18 +10,12 @@ pub fn start(verbose: u8) {
     let mut builder = env_logger::Builder::new();
     // The pool logs errors that the command prints anyway.
     builder.filter_level(LevelFilter::Warn).filter_module("r2d2", LevelFilter::Off);
-    match verbose {
-        0 => {
-            builder.parse_env("RUST_LOG");
-        }
-        1 => {
-            builder.filter_level(LevelFilter::Info);
-        }
-        _ => {
-            builder.filter_level(LevelFilter::Debug);
-        }
+    let logger = match verbose {
+        0 => builder.parse_env("RUST_LOG"),
+        1 => builder.filter_level(LevelFilter::Info),
+        _ => builder.filter_level(LevelFilter::Debug),
     }
-    let logger = builder.build();
+    .build();
     let level = logger.filter();
     if log::set_boxed_logger(Box::new(Capped(logger))).is_ok() {
         log::set_max_level(level);

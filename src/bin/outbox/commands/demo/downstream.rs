@@ -8,15 +8,14 @@
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
 
 /// The failure that the service plays for an order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mood {
+#[derive(Clone, Copy)]
+enum Mood {
     Fine,
     /// Charges, then closes the connection without an answer, this many times.
     LosesAnswers(usize),
@@ -28,45 +27,29 @@ pub enum Mood {
     SaysOnce(u16),
     /// Refuses for good.
     Refuses,
-    /// Sends a mail for every request, closes the connection without an answer, and lists it.
-    MailsInSilence,
-    /// Sends a text message in the same way, without a list.
-    TextsInSilence,
+    /// Sends a message for every request, and closes the connection without an answer.
+    SendsInSilence,
 }
 
-impl Mood {
-    /// The story repeats after twelve orders.
-    pub fn of(entity: &str) -> Self {
-        match entity.split_once('-') {
-            Some(("mail", _)) => return Self::MailsInSilence,
-            Some(("text", _)) => return Self::TextsInSilence,
-            _ => {}
-        }
-        match number(entity) % 12 {
-            2 => Self::LosesAnswers(1),
-            4 => Self::SaysOnce(503),
-            5 => Self::ChargesAndFails,
-            7 => Self::LosesAnswers(2),
-            8 => Self::SaysOnce(429),
-            9 => Self::HangsUp,
-            11 => Self::Refuses,
-            _ => Self::Fine,
-        }
-    }
+/// The failure for an order or a message, in words.
+pub fn description(entity: &str) -> &'static str {
+    mood(entity).1
+}
 
-    pub fn describe(self) -> String {
-        match self {
-            Self::Fine => "charged".into(),
-            Self::LosesAnswers(1) => "charged, but its answer was lost".into(),
-            Self::LosesAnswers(n) => format!("charged, but its answer was lost {n} times"),
-            Self::HangsUp => "hung up before it charged".into(),
-            Self::ChargesAndFails => "charged, then answered 500".into(),
-            Self::SaysOnce(429) => "answered 429: slow down".into(),
-            Self::SaysOnce(status) => format!("answered {status}"),
-            Self::Refuses => "answered 400: card refused".into(),
-            Self::MailsInSilence => "mailed, its answer was lost, but listed".into(),
-            Self::TextsInSilence => "texted, and its answer was lost".into(),
-        }
+/// The failure for an order or a message, and its description. The story repeats after twelve
+/// orders.
+fn mood(entity: &str) -> (Mood, &'static str) {
+    match (entity.split_once('-'), number(entity) % 12) {
+        (Some(("mail", _)), _) => (Mood::SendsInSilence, "mailed, its answer was lost, but listed"),
+        (Some(("text", _)), _) => (Mood::SendsInSilence, "texted, and its answer was lost"),
+        (_, 2) => (Mood::LosesAnswers(1), "charged, but its answer was lost"),
+        (_, 4) => (Mood::SaysOnce(503), "answered 503"),
+        (_, 5) => (Mood::ChargesAndFails, "charged, then answered 500"),
+        (_, 7) => (Mood::LosesAnswers(2), "charged, but its answer was lost 2 times"),
+        (_, 8) => (Mood::SaysOnce(429), "answered 429: slow down"),
+        (_, 9) => (Mood::HangsUp, "hung up before it charged"),
+        (_, 11) => (Mood::Refuses, "answered 400: card refused"),
+        _ => (Mood::Fine, "charged"),
     }
 }
 
@@ -77,7 +60,7 @@ fn number(entity: &str) -> i64 {
 
 /// Requests and effects of one order or message. A charge depends on the key, but is counted under
 /// the entity: a second key for one order would be a second charge.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Clone, Default, Serialize)]
 pub struct Ledger {
     pub requests: usize,
     pub effects: usize,
@@ -87,37 +70,26 @@ pub struct Ledger {
     charged: HashSet<String>,
 }
 
-/// The service; it stops accepting when dropped.
+/// The service; its thread accepts until the process ends.
 pub struct PaymentService {
     port: u16,
-    shared: Arc<Shared>,
-}
-
-#[derive(Default)]
-struct Shared {
-    ledgers: Mutex<HashMap<String, Ledger>>,
-    stopped: AtomicBool,
+    books: Arc<Books>,
 }
 
 impl PaymentService {
     pub fn start() -> std::io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let port = listener.local_addr()?.port();
-        let shared = Arc::new(Shared::default());
-        let theirs = Arc::clone(&shared);
+        let books = Arc::new(Books::default());
+        let service = Self { port, books: Arc::clone(&books) };
         std::thread::Builder::new().name("demo-service".into()).spawn(move || {
             for stream in listener.incoming().flatten() {
-                if theirs.stopped.load(Ordering::Acquire) {
-                    return;
-                }
-                let shared = Arc::clone(&theirs);
-                std::thread::spawn(move || {
-                    // A connection that breaks is the client's to notice.
-                    let _ = serve(&stream, &shared);
-                });
+                let books = Arc::clone(&books);
+                // A connection that breaks is the client's to notice.
+                std::thread::spawn(move || serve(&stream, &books));
             }
         })?;
-        Ok(Self { port, shared })
+        Ok(service)
     }
 
     /// The URL that charges orders and sends messages; the entity stands in its path.
@@ -131,93 +103,78 @@ impl PaymentService {
     }
 
     pub fn ledger(&self, entity: &str) -> Ledger {
-        self.shared.ledgers().get(entity).cloned().unwrap_or_default()
+        self.books.ledgers().get(entity).cloned().unwrap_or_default()
     }
 }
 
-impl Drop for PaymentService {
-    fn drop(&mut self) {
-        self.shared.stopped.store(true, Ordering::Release);
-        // Wakes the accepting thread, so that it sees the flag.
-        let _ = TcpStream::connect(("127.0.0.1", self.port));
-    }
-}
+/// The ledgers of all entities.
+#[derive(Default)]
+struct Books(Mutex<HashMap<String, Ledger>>);
 
-impl Shared {
+impl Books {
     fn ledgers(&self) -> MutexGuard<'_, HashMap<String, Ledger>> {
-        self.ledgers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a mail is on the list.
     fn look_up(&self, entity: &str) -> (u16, String) {
-        let is_sent = self.ledgers().get(entity).is_some_and(|ledger| ledger.effects > 0);
-        if is_sent {
+        if self.ledgers().get(entity).is_some_and(|ledger| ledger.effects > 0) {
             return (200, format!(r#"{{"id":"msg_{}"}}"#, number(entity)));
         }
         (404, "{}".into())
     }
 
     /// Charges unless this key was charged before, and says what to answer; `None` is silence.
-    fn handle(&self, entity: &str, key: &str) -> Option<(u16, String)> {
+    fn handle(&self, entity: &str, key: String) -> Option<(u16, String)> {
         let mut ledgers = self.ledgers();
         let ledger = ledgers.entry(entity.to_owned()).or_default();
         ledger.requests += 1;
         let request = ledger.requests;
-        let mut charge = || {
-            if ledger.charged.insert(key.to_owned()) {
+        let charge = || {
+            if ledger.charged.insert(key) {
                 ledger.effects += 1;
             } else {
                 ledger.repeats += 1;
             }
-            (201, format!(r#"{{"id":"ch_{}"}}"#, number(entity)))
+            Some((201, format!(r#"{{"id":"ch_{}"}}"#, number(entity))))
         };
-        match Mood::of(entity) {
-            Mood::MailsInSilence | Mood::TextsInSilence => {
+        match mood(entity).0 {
+            Mood::SendsInSilence => {
                 ledger.effects += 1;
                 None
             }
             Mood::Refuses => Some((400, r#"{"error":"card refused"}"#.into())),
             Mood::SaysOnce(status) if request == 1 => Some((status, "{}".into())),
             Mood::HangsUp if request == 1 => None,
-            Mood::ChargesAndFails if request == 1 => {
-                charge();
-                Some((500, "{}".into()))
-            }
-            Mood::LosesAnswers(times) if request <= times => {
-                charge();
-                None
-            }
-            _ => Some(charge()),
+            Mood::ChargesAndFails if request == 1 => charge().map(|_| (500, "{}".into())),
+            Mood::LosesAnswers(times) if request <= times => charge().and(None),
+            _ => charge(),
         }
     }
 }
 
-fn serve(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
+/// Answers the one request of a connection.
+fn serve(mut stream: &TcpStream, books: &Books) -> std::io::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    stream.set_nodelay(true)?;
-    let mut reader = BufReader::new(stream);
-    while let Some((entity, key)) = read_request(&mut reader)? {
-        let answer = match entity.strip_prefix("sent/") {
-            Some(mail) => Some(shared.look_up(mail)),
-            None => shared.handle(&entity, &key),
-        };
-        let Some((status, body)) = answer else { return Ok(()) };
-        let length = body.len();
-        let head = format!(
-            "HTTP/1.1 {status} Demo\r\nContent-Type: application/json\r\n\
-             Content-Length: {length}\r\n\r\n"
-        );
-        let mut stream = stream;
-        stream.write_all((head + &body).as_bytes())?;
-    }
-    Ok(())
+    let (entity, key) = read_request(&mut BufReader::new(stream))?;
+    let answer = match entity.strip_prefix("sent/") {
+        Some(mail) => Some(books.look_up(mail)),
+        None => books.handle(&entity, key),
+    };
+    let Some((status, body)) = answer else { return Ok(()) };
+    let length = body.len();
+    let answer = format!(
+        "HTTP/1.1 {status} Demo\r\nContent-Type: application/json\r\nConnection: close\r\n\
+         Content-Length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(answer.as_bytes())
 }
 
-/// The entity from the path, and the key.
-fn read_request(reader: &mut BufReader<&TcpStream>) -> std::io::Result<Option<(String, String)>> {
+/// The entity from the path, and the key. The body is read to its end and dropped.
+fn read_request(reader: &mut BufReader<&TcpStream>) -> std::io::Result<(String, String)> {
     let mut line = String::new();
     if reader.read_line(&mut line)? == 0 {
-        return Ok(None);
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
     }
     let path = line.split(' ').nth(1).unwrap_or_default();
     let entity = path.trim_start_matches('/').to_owned();
@@ -233,5 +190,5 @@ fn read_request(reader: &mut BufReader<&TcpStream>) -> std::io::Result<Option<(S
         }
     }
     std::io::copy(&mut reader.by_ref().take(length), &mut std::io::sink())?;
-    Ok(Some((entity, key)))
+    Ok((entity, key))
 }

@@ -3,7 +3,7 @@
 mod downstream;
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use sqlite_outbox::{
     Timeouts,
 };
 
-use self::downstream::{Ledger, Mood, PaymentService};
+use self::downstream::{Ledger, PaymentService};
 use crate::ui::failure::{FAILED, Failure, Result};
 use crate::ui::output::{Out, count, escape, note, table};
 
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Line {
     id: i64,
     entity_id: String,
-    service: String,
+    service: &'static str,
     status: Status,
     attempts: u32,
     #[serde(flatten)]
@@ -40,41 +40,33 @@ struct Line {
 }
 
 pub fn run(out: Out, db: Option<&str>) -> Result<()> {
-    let folder = if db.is_none() { Some(Folder::new()?) } else { None };
-    let path = match (&folder, db) {
-        (Some(folder), _) => folder.0.join("demo.db"),
-        (None, db) => PathBuf::from(db.unwrap_or_default()),
+    let Some(path) = db.map(Path::new) else {
+        let fail = |error| Failure::failed(format!("no temporary folder: {error}"));
+        let folder = tempfile::Builder::new().prefix("outbox-demo-").tempdir().map_err(fail)?;
+        return conclude(out, &story(out, &folder.path().join("demo.db"))?, None);
     };
-    if folder.is_none() {
-        refuse_application(&path)?;
-    }
-    let lines = story(out, &path)?;
-    let is_given = folder.is_none();
-    conclude(out, &lines, is_given.then_some(path.as_path()))
+    refuse_application(path)?;
+    conclude(out, &story(out, path)?, Some(path))
 }
 
 /// Refuses a file that an application uses: intents of the demo could not be deleted from it.
 fn refuse_application(path: &Path) -> Result<()> {
     // A missing file, or one that is not a database, is reported by the opening that follows.
-    let Ok(conn) = read_only(path) else { return Ok(()) };
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let Ok(conn) = Connection::open_with_flags(path, flags) else { return Ok(()) };
     let Ok(tables) = foreign_tables(&conn) else { return Ok(()) };
     let path = path.display();
-    if tables.is_empty() {
-        let text = "holds intents that are not the demo's; name a new file, or none";
-        let refusal = || Failure::refused(format!("--db: {path} {text}"));
-        return if holds_other_intents(&conn).unwrap_or(false) { Err(refusal()) } else { Ok(()) };
-    }
-    let shown = tables.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
-    let more = if tables.len() > 3 { ", …" } else { "" };
-    Err(Failure::refused(format!(
-        "--db: {path} belongs to an application: it has other tables than the demo's \
-         ({shown}{more}); name a new file, or none"
-    )))
-}
-
-fn read_only(path: &Path) -> rusqlite::Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    Connection::open_with_flags(path, flags)
+    let why = if tables.is_empty() {
+        if !holds_other_intents(&conn).unwrap_or(false) {
+            return Ok(());
+        }
+        "holds intents that are not the demo's".into()
+    } else {
+        let shown = tables[..tables.len().min(3)].join(", ");
+        let more = if tables.len() > 3 { ", …" } else { "" };
+        format!("belongs to an application: it has other tables than the demo's ({shown}{more})")
+    };
+    Err(Failure::refused(format!("--db: {path} {why}; name a new file, or none")))
 }
 
 /// Whether the file holds intents but not the orders that a demo leaves beside its own.
@@ -207,7 +199,7 @@ fn line(outbox: &Outbox, service: &PaymentService, id: i64) -> Result<Line> {
     let entry: Entry = outbox.entry(id)?.ok_or_else(missing)?;
     Ok(Line {
         id,
-        service: Mood::of(&entry.entity_id).describe(),
+        service: downstream::description(&entry.entity_id),
         status: entry.status,
         attempts: entry.attempts,
         ledger: service.ledger(&entry.entity_id),
@@ -222,9 +214,9 @@ fn conclude(out: Out, lines: &[Line], file: Option<&Path>) -> Result<()> {
         .filter(|line| line.ledger.effects != 1)
         .chain(in_doubt().filter(|line| line.ledger.effects > 1))
         .collect();
-    let requests: usize = lines.iter().map(|line| line.ledger.requests).sum();
-    let effects: usize = lines.iter().map(|line| line.ledger.effects).sum();
-    let repeats: usize = lines.iter().map(|line| line.ledger.repeats).sum();
+    let sum = |of: fn(&Line) -> usize| lines.iter().map(of).sum::<usize>();
+    let requests = sum(|line| line.ledger.requests);
+    let repeats = sum(|line| line.ledger.repeats);
     if out.is_json() {
         lines.iter().try_for_each(|line| out.json(line))?;
         out.json(&json!({
@@ -232,7 +224,7 @@ fn conclude(out: Out, lines: &[Line], file: Option<&Path>) -> Result<()> {
             "succeeded": succeeded().count(),
             "needs_review": in_doubt().count(),
             "requests": requests,
-            "effects": effects,
+            "effects": sum(|line| line.ledger.effects),
             "repeats": repeats,
             "one_effect_per_intent": wrong.is_empty(),
         }))?;
@@ -285,7 +277,7 @@ fn as_table(lines: &[Line]) -> String {
         table.add_row([
             line.id.to_string(),
             escape(&line.entity_id),
-            line.service.clone(),
+            line.service.to_owned(),
             line.ledger.requests.to_string(),
             line.ledger.effects.to_string(),
             line.status.to_string(),
@@ -302,23 +294,4 @@ fn look_further(file: &Path, lines: &[Line]) -> String {
          outbox --db {file} stats\n  outbox --db {file} events\n  \
          outbox --db {file} replay --status dead --dry-run"
     )
-}
-
-/// A temporary folder that goes away with the demo.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Result<Self> {
-        let folder = std::env::temp_dir().join(format!("outbox-demo-{:016x}", fastrand::u64(..)));
-        let fail = |error| Failure::failed(format!("{}: {error}", folder.display()));
-        std::fs::create_dir(&folder).map_err(fail)?;
-        Ok(Self(folder))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // A folder that cannot be removed is left to the system's cleaning of temporary files.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
