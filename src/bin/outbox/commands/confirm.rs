@@ -1,6 +1,5 @@
 //! `outbox confirm`: settles intents that a provider's own record lists, line by line.
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 
@@ -56,19 +55,34 @@ impl Answer {
     fn malformed(line: usize, reason: String) -> Self {
         Self { reason: Some(reason), ..Self::new(line, "malformed") }
     }
-}
 
-/// The worst outcome so far, and the first error of standard output.
-struct Summary {
-    is_any_malformed: bool,
-    is_any_open: bool,
-    said: Result<()>,
+    /// Prints the outcome; the complaint about a malformed line goes to standard error.
+    fn print(&self, out: Out) -> Result<()> {
+        let Self { line, outcome, .. } = self;
+        let is_malformed = *outcome == "malformed";
+        let reason = self.reason.as_ref().map(|reason| format!(": {}", escape(reason)));
+        let reason = reason.unwrap_or_default();
+        if is_malformed {
+            note(format_args!("error: line {line}{reason}"));
+        }
+        if out.is_json() {
+            return out.json(self);
+        }
+        if is_malformed {
+            return Ok(());
+        }
+        let intent = self.id.zip(self.status);
+        let intent = intent.map(|(id, status)| format!(", intent {id} is {status}"));
+        out.line(format_args!("line {line}: {outcome}{}{reason}", intent.unwrap_or_default()))
+    }
 }
 
 pub fn run(out: Out, outbox: &Outbox, args: &ConfirmArgs) -> Result<()> {
     let (name, mut source) = open(args.file.as_deref())?;
     let actor = args.by.actor();
-    let mut summary = Summary { is_any_malformed: false, is_any_open: false, said: Ok(()) };
+    let (mut is_any_malformed, mut is_any_open) = (false, false);
+    // A closed standard output does not keep the remaining lines from being confirmed.
+    let mut said = Ok(());
     let failed = |error| Failure::failed(format!("{name}: {error}"));
     let (mut bytes, mut line) = (Vec::new(), 0);
     while read_line(&mut *source, &mut bytes).map_err(failed)? > 0 {
@@ -81,12 +95,14 @@ pub fn run(out: Out, outbox: &Outbox, args: &ConfirmArgs) -> Result<()> {
             Ok(confirmation) => confirm(outbox, line, &confirmation, &actor)?,
             Err(reason) => Answer::malformed(line, reason),
         };
-        summary.add(out, &answer);
+        is_any_malformed |= answer.outcome == "malformed";
+        is_any_open |= !matches!(answer.outcome, "confirmed" | "known");
+        said = said.and(answer.print(out));
     }
-    match summary {
-        Summary { is_any_malformed: true, .. } => Err(Failure::quiet(USAGE)),
-        Summary { is_any_open: true, .. } => Err(Failure::quiet(REFUSED)),
-        Summary { said, .. } => said,
+    match (is_any_malformed, is_any_open) {
+        (true, _) => Err(Failure::quiet(USAGE)),
+        (_, true) => Err(Failure::quiet(REFUSED)),
+        _ => said,
     }
 }
 
@@ -206,36 +222,5 @@ fn outcome(event: &Event) -> &'static str {
         "needs_review"
     } else {
         "confirmed"
-    }
-}
-
-impl Summary {
-    fn add(&mut self, out: Out, answer: &Answer) {
-        let is_malformed = answer.outcome == "malformed";
-        if is_malformed {
-            let reason = answer.reason.as_deref().unwrap_or_default();
-            note(format_args!("error: line {}: {}", answer.line, escape(reason)));
-        }
-        self.is_any_malformed |= is_malformed;
-        self.is_any_open |= !matches!(answer.outcome, "confirmed" | "known" | "malformed");
-        let said = match out.is_json() {
-            true => out.json(answer),
-            false if is_malformed => Ok(()),
-            false => out.line(in_words(answer)),
-        };
-        // The first error of standard output is kept; the remaining lines are still confirmed.
-        let before = std::mem::replace(&mut self.said, Ok(()));
-        self.said = before.and(said);
-    }
-}
-
-fn in_words(answer: &Answer) -> String {
-    let mut text = format!("line {}: {}", answer.line, answer.outcome);
-    if let (Some(id), Some(status)) = (answer.id, answer.status) {
-        let _ = write!(text, ", intent {id} is {status}");
-    }
-    match &answer.reason {
-        Some(reason) => format!("{text}: {}", escape(reason)),
-        None => text,
     }
 }

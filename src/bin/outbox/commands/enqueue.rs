@@ -5,7 +5,7 @@ use sqlite_outbox::{Enqueued, ErrorKind, Intent, Outbox, Status};
 
 use crate::args::EnqueueArgs;
 use crate::ui::failure::{Failure, Result};
-use crate::ui::input::{self, given};
+use crate::ui::input::{self, set_given};
 use crate::ui::output::{Out, escape, note};
 
 #[derive(Serialize)]
@@ -52,14 +52,10 @@ fn intent(args: &EnqueueArgs) -> Result<Intent> {
         return Err(Failure::usage("--payload: standard input is read by --args already"));
     }
     let mut intent = Intent::new(&args.operation, &args.entity).version(args.version);
-    intent = given(intent.cost(args.cost), args.tenant.as_deref(), Intent::tenant);
-    intent = given(intent, args.key.as_deref(), Intent::key);
-    intent = given(intent, args.endpoint.as_deref(), Intent::endpoint);
-    intent = given(intent, args.method.as_deref(), Intent::method);
-    intent = given(intent, args.content_type.as_deref(), Intent::content_type);
-    intent = given(intent, args.ordering_key.as_deref(), Intent::ordering_key);
-    intent = given(intent, args.delay, Intent::delay);
-    intent = given(intent, args.expires_in, Intent::expires_in);
+    intent = intent.cost(args.cost);
+    set_given!(intent, args, [tenant, key, endpoint, method], |text| (text));
+    set_given!(intent, args, [content_type, ordering_key], |text| (text));
+    set_given!(intent, args, [delay, expires_in], |&time| (time));
     if let Some(text) = &args.args {
         intent = intent.args_json(input::text("--args", text)?);
     }

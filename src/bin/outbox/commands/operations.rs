@@ -13,7 +13,9 @@ pub fn pause(out: Out, outbox: &Outbox, args: &PauseArgs) -> Result<()> {
     }
     let actor = args.by.actor();
     outbox.pause(&args.operation, args.length, &actor)?;
-    let until = find(outbox, &args.operation)?.and_then(|known| known.paused_until);
+    let mut known = outbox.operations()?.into_iter();
+    let paused = known.find(|known| known.operation == args.operation);
+    let until = paused.and_then(|known| known.paused_until);
     if out.is_json() {
         return out.json(&json!({
             "operation": args.operation, "outcome": "paused", "paused_until": until,
@@ -42,6 +44,7 @@ pub fn list(out: Out, outbox: &Outbox) -> Result<()> {
     if known.is_empty() {
         return out.line("no relay has registered an operation yet");
     }
+    let fit = |text: Option<&str>, max| text.map_or_else(dash, |text| shorten(&escape(text), max));
     let mut table = table(&[
         "OPERATION",
         "DOWNSTREAM",
@@ -64,17 +67,13 @@ pub fn list(out: Out, outbox: &Outbox) -> Result<()> {
             if known.reconciles { "yes".into() } else { dash() },
             if known.binds_ids { "bound".into() } else { dash() },
             limits(known),
-            known.provider.as_deref().map_or_else(dash, |text| shorten(&escape(text), 24)),
-            known.owner.as_deref().map_or_else(dash, |text| shorten(&escape(text), 24)),
-            known.key_recipe.as_deref().map_or_else(dash, |text| shorten(&escape(text), 60)),
-            known.pause_in_words().map_or_else(dash, |text| shorten(&escape(&text), 80)),
+            fit(known.provider.as_deref(), 24),
+            fit(known.owner.as_deref(), 24),
+            fit(known.key_recipe.as_deref(), 60),
+            fit(known.pause_in_words().as_deref(), 80),
         ]);
     }
     out.line(table.trim_fmt())
-}
-
-fn find(outbox: &Outbox, operation: &str) -> Result<Option<StoredContract>> {
-    Ok(outbox.operations()?.into_iter().find(|known| known.operation == operation))
 }
 
 fn limits(known: &StoredContract) -> String {

@@ -10,17 +10,17 @@ use crate::ui::output::{Out, count, escape, note};
 
 /// The outcome for one intent.
 #[derive(Serialize)]
-struct Done<'a> {
+struct Done {
     id: i64,
-    outcome: &'a str,
+    outcome: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<Status>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
 
-impl<'a> Done<'a> {
-    fn new(id: i64, outcome: &'a str) -> Self {
+impl Done {
+    fn new(id: i64, outcome: &'static str) -> Self {
         Self { id, outcome, status: None, reason: None }
     }
 
@@ -102,15 +102,12 @@ pub fn cancel(out: Out, outbox: &Outbox, args: &IntentsArgs) -> Result<()> {
     let actor = args.by.actor();
     each(out, &args.ids, |id| {
         let status = outbox.transact(|tx| outbox.request_cancel(tx, id, &actor))?;
-        Ok(match status {
-            Status::Cancelled => Done::new(id, "cancelled"),
-            // The wish to cancel it is on record.
-            status => Done {
-                status: Some(status),
-                reason: Some("too late to withdraw: it is not tried again".into()),
-                ..Done::new(id, "too_late")
-            },
-        })
+        if status == Status::Cancelled {
+            return Ok(Done::new(id, "cancelled"));
+        }
+        // The wish to cancel the intent is on record.
+        let why = Some("too late to withdraw: it is not tried again".into());
+        Ok(Done { status: Some(status), reason: why, ..Done::new(id, "too_late") })
     })
 }
 
@@ -125,23 +122,17 @@ pub fn may_replay(outbox: &Outbox, id: i64) -> sqlite_outbox::Result<()> {
 }
 
 /// Acts on each id separately: a refusal does not keep the others from their turn.
-fn each<'a>(
-    out: Out,
-    ids: &[i64],
-    act: impl Fn(i64) -> sqlite_outbox::Result<Done<'a>>,
-) -> Result<()> {
+fn each(out: Out, ids: &[i64], act: impl Fn(i64) -> sqlite_outbox::Result<Done>) -> Result<()> {
     let mut is_all_done = true;
     // A closed standard output does not keep the rest from being done.
     let mut said = Ok(());
     for &id in ids {
         let done = match act(id) {
-            Ok(done) => done,
             Err(error) if is_of_this_intent(error.kind()) => Done::refused(id, &error),
-            Err(error) => return Err(error.into()),
+            done => done?,
         };
         is_all_done &= done.reason.is_none();
-        let line = done.print(out, "error");
-        said = said.and(line);
+        said = said.and(done.print(out, "error"));
     }
     if is_all_done { said } else { Err(Failure::quiet(REFUSED)) }
 }

@@ -73,3 +73,13 @@ pub fn given<T, V>(target: T, value: Option<V>, set: impl FnOnce(T, V) -> T) -> 
         None => target,
     }
 }
+
+/// Sets on a target each of these values that `$table` holds, by the setter of the same name.
+macro_rules! set_given {
+    ($target:ident, $table:expr, [$($key:ident),+], |$value:pat_param| $arguments:tt) => {$(
+        if let Some($value) = $table.$key.as_ref() {
+            $target = $target.$key $arguments;
+        }
+    )+};
+}
+pub(crate) use set_given;

@@ -9,11 +9,10 @@ use sqlite_outbox::{
 
 use super::toml::{
     BackoffKind, BackoffTable, BindsWord, OperationTable, Per, Period, RelayTable, Source,
-    TimeoutsTable,
 };
 use crate::args::RelayArgs;
 use crate::ui::failure::{Failure, Result};
-use crate::ui::input::given;
+use crate::ui::input::{given, set_given};
 
 /// The time that a provider remembers a key, unless `key_window` says it.
 const KEY_WINDOW: Duration = Duration::from_secs(24 * 3600);
@@ -84,12 +83,9 @@ impl Plan {
     /// The builder with everything set; a flag overrides the configuration.
     pub fn apply(&self, mut builder: RelayBuilder, args: &RelayArgs) -> RelayBuilder {
         let table = &self.relay;
-        builder = given(builder, args.workers.or(table.workers), RelayBuilder::workers);
-        builder = given(builder, table.batch, RelayBuilder::batch);
-        let lease = args.lease.or(table.lease.map(|lease| lease.0));
-        builder = given(builder, lease, RelayBuilder::lease);
-        let shard = args.shard.or(table.shard.map(|shard| shard.0));
-        builder = given(builder, shard, RelayBuilder::shard);
+        set_given!(builder, table, [workers, batch], |&number| (number));
+        set_given!(builder, table, [lease, shard], |value| (value.0));
+        set_given!(builder, args, [workers, lease, shard], |&value| (value));
         for (name, operation) in &self.operations {
             builder = builder.operation(name, operation.clone());
         }
@@ -211,25 +207,17 @@ impl Place<'_> {
 fn operation(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<Operation> {
     let downstream = downstream(&table.downstream, table.key_window.map(|window| window.0))
         .map_err(|error| place.explain(&error))?;
-    let backoff = table.backoff.as_ref().map(|table| backoff(place, table)).transpose()?;
     let mut operation = Operation::new(downstream, http(place, table, args)?);
-    operation = given(operation, backoff, Operation::backoff);
-    operation = given(operation, table.priority, Operation::priority);
-    operation = given(operation, table.max_attempts, Operation::max_attempts);
-    operation = given(operation, table.give_up_after, |o, after| o.give_up_after(after.0));
-    operation = given(operation, table.max_in_flight, Operation::max_in_flight);
-    operation = given(operation, table.breaker_after, Operation::breaker_after);
-    operation = given(operation, table.rate, |o, Per(count, per)| o.rate(count, per));
-    operation = given(operation, table.max_per, |o, Per(count, per)| o.max_per(count, per));
-    operation = given(operation, table.max_cost, |o, Per(cost, per)| o.max_cost(cost, per));
-    operation = given(operation, table.max_per_tenant, |o, Per(n, per)| o.max_per_tenant(n, per));
-    let budget = table.max_cost_per_tenant;
-    operation = given(operation, budget, |o, Per(cost, per)| o.max_cost_per_tenant(cost, per));
-    operation = given(operation, table.provider.as_deref(), Operation::provider);
-    operation = given(operation, table.owner.as_deref(), Operation::owner);
-    operation = given(operation, table.key_recipe.as_deref(), Operation::key_recipe);
+    if let Some(table) = &table.backoff {
+        operation = operation.backoff(backoff(place, table)?);
+    }
+    set_given!(operation, table, [priority, max_attempts, on_dead], |&value| (value));
+    set_given!(operation, table, [max_in_flight, breaker_after], |&most| (most));
+    set_given!(operation, table, [provider, owner, key_recipe], |text| (text));
+    set_given!(operation, table, [give_up_after], |period| (period.0));
+    set_given!(operation, table, [rate, max_per, max_cost], |&Per(n, per)| (n, per));
+    set_given!(operation, table, [max_per_tenant, max_cost_per_tenant], |&Per(n, per)| (n, per));
     operation = given(operation, table.binds, |o, BindsWord::Create| o.binds_ids());
-    operation = given(operation, table.on_dead, Operation::on_dead);
     if let Some(reconcile) = &table.reconcile {
         operation = given(operation, reconcile.delay, |o, delay| o.lookup_delay(delay.0));
         operation = given(operation, reconcile.max_attempts, Operation::max_lookups);
@@ -242,12 +230,15 @@ fn operation(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Res
 
 fn http(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<Http> {
     let explain = |error| place.explain(&error);
-    let mut http = Http::new().timeouts(timeouts(table.timeouts.as_ref()));
-    http = given(http, table.endpoint.as_deref(), Http::endpoint);
-    // Set before the headers, which are checked against it.
-    http = given(http, table.idempotency_header.as_deref(), Http::idempotency_header);
-    http = given(http, table.downstream_id.as_deref(), Http::downstream_id);
-    http = given(http, table.success_when.clone(), |h, w| h.success_when(&w.pointer, w.equals));
+    let mut http = Http::new();
+    if let Some(table) = &table.timeouts {
+        let mut timeouts = Timeouts::default();
+        set_given!(timeouts, table, [resolve, connect, send, response, body], |time| (time.0));
+        http = http.timeouts(timeouts);
+    }
+    // The idempotency header comes before the others, which are checked against it.
+    set_given!(http, table, [endpoint, idempotency_header, downstream_id], |text| (text));
+    set_given!(http, table, [success_when], |when| (&when.pointer, when.equals.clone()));
     http = given(http, table.on_conflict, Http::on_conflict);
     if let Some(reconcile) = &table.reconcile {
         http = http.reconcile_by_get(&reconcile.get);
@@ -270,33 +261,23 @@ fn http(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<H
     with_flags(http, args)
 }
 
-fn timeouts(table: Option<&TimeoutsTable>) -> Timeouts {
-    let usual = Timeouts::default();
-    let Some(table) = table else { return usual };
-    let or = |given: Option<Period>, usual| given.map_or(usual, |period| period.0);
-    usual
-        .resolve(or(table.resolve, usual.resolve))
-        .connect(or(table.connect, usual.connect))
-        .send(or(table.send, usual.send))
-        .response(or(table.response, usual.response))
-        .body(or(table.body, usual.body))
-}
-
 fn backoff(place: &Place<'_>, table: &BackoffTable) -> Result<Backoff> {
-    let misplaced = |key: &str, is_there: bool| {
-        let reason = "belongs to the other kind of backoff";
-        if is_there { Err(place.fail(&format!("backoff/{key}"), reason)) } else { Ok(()) }
-    };
-    if table.kind == BackoffKind::Schedule {
-        misplaced("base", table.base.is_some())?;
-        misplaced("cap", table.cap.is_some())?;
-        misplaced("jitter", table.jitter.is_some())?;
-        let Some(delays) = &table.delays else {
-            return Err(place.fail("backoff/kind", "a schedule needs delays"));
-        };
+    let of_schedule = [("delays", table.delays.is_some())];
+    let of_exponential = [
+        ("base", table.base.is_some()),
+        ("cap", table.cap.is_some()),
+        ("jitter", table.jitter.is_some()),
+    ];
+    let is_schedule = table.kind == BackoffKind::Schedule;
+    let others = if is_schedule { &of_exponential[..] } else { &of_schedule };
+    if let Some((key, _)) = others.iter().find(|(_, is_there)| *is_there) {
+        return Err(place.fail(&format!("backoff/{key}"), "belongs to the other kind of backoff"));
+    }
+    if is_schedule {
+        let missing = || place.fail("backoff/kind", "a schedule needs delays");
+        let delays = table.delays.as_ref().ok_or_else(missing)?;
         return Ok(Backoff::Schedule(delays.iter().map(|delay| delay.0).collect()));
     }
-    misplaced("delays", table.delays.is_some())?;
     Ok(Backoff::Exponential {
         base: table.base.map_or(Duration::from_secs(2), |base| base.0),
         cap: table.cap.map_or(Duration::from_secs(3600), |cap| cap.0),
