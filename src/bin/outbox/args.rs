@@ -66,7 +66,14 @@ pub enum Command {
     /// List intents
     List(ListArgs),
     /// Show one intent, its receipt and its history
-    Show(ShowArgs),
+    Show {
+        /// The intent's id, or its idempotency key
+        #[arg(value_name = "ID|KEY")]
+        which: String,
+        /// The tenant that the key belongs to
+        #[arg(long)]
+        tenant: Option<String>,
+    },
     /// Send dead intents again, under the same key
     Replay(ReplayArgs),
     /// Record what became of intents that are unknown or need review
@@ -80,7 +87,13 @@ pub enum Command {
     /// where only the key is required, as it is stored. Each line is committed separately, and the
     /// same lines can be given again. Exit code 2 if a line is malformed, otherwise 3 if an intent
     /// was not found, refused, left for review, or turned out to have been carried out twice.
-    Confirm(ConfirmArgs),
+    Confirm {
+        /// The JSON lines; standard input if no file is named, or for -
+        #[arg(value_name = "FILE")]
+        file: Option<String>,
+        #[command(flatten)]
+        by: ActorArgs,
+    },
     /// Let later intents of an ordering key go on without these
     ///
     /// The intents stay as they are: dead, unknown or in need of review.
@@ -94,15 +107,35 @@ pub enum Command {
     /// Count intents by operation and status
     Stats,
     /// Explain why an intent is not sent now: the first rule that holds it back
-    Why(WhyArgs),
+    Why {
+        /// The intent's id
+        #[arg(value_name = "ID")]
+        id: i64,
+        /// As seen by a relay that sends only intents whose id modulo N is K
+        #[arg(long, value_name = "K/N", value_parser = parse::<Shard>)]
+        shard: Option<Shard>,
+    },
     /// Pause an operation on every relay, for a time or until it is resumed
     ///
     /// Its intents wait and use up no attempts; requests on the way are finished.
-    Pause(PauseArgs),
+    Pause {
+        /// The kind of action, such as stripe.charge
+        operation: String,
+        /// How long, such as 1h; without it, until the operation is resumed
+        #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
+        length: Option<Duration>,
+        #[command(flatten)]
+        by: ActorArgs,
+    },
     /// Resume an operation, whether a person, refused credentials or the breaker paused it
     ///
     /// An operation that is not paused is left as it is, with exit code 0.
-    Resume(ResumeArgs),
+    Resume {
+        /// The kind of action, such as stripe.charge
+        operation: String,
+        #[command(flatten)]
+        by: ActorArgs,
+    },
     /// Show the operations that relays have registered: contracts, owners, limits and pauses
     Operations,
 }
@@ -261,16 +294,6 @@ pub struct ListArgs {
     pub after: Option<i64>,
 }
 
-#[derive(Debug, Args)]
-pub struct ShowArgs {
-    /// The intent's id, or its idempotency key
-    #[arg(value_name = "ID|KEY")]
-    pub which: String,
-    /// The tenant that the key belongs to
-    #[arg(long)]
-    pub tenant: Option<String>,
-}
-
 /// Flags that choose intents where no ids are given.
 const FILTERS: [&str; 7] = ["status", "operation", "tenant", "entity", "since", "limit", "all"];
 
@@ -321,15 +344,6 @@ pub struct FindingArgs {
     pub dead: bool,
 }
 
-#[derive(Debug, Args)]
-pub struct ConfirmArgs {
-    /// The JSON lines; standard input if no file is named, or for -
-    #[arg(value_name = "FILE")]
-    pub file: Option<String>,
-    #[command(flatten)]
-    pub by: ActorArgs,
-}
-
 /// Intents by id, and who does something about them.
 #[derive(Debug, Args)]
 pub struct IntentsArgs {
@@ -360,33 +374,4 @@ pub struct EventsArgs {
     /// Print at most so many
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
-}
-
-#[derive(Debug, Args)]
-pub struct WhyArgs {
-    /// The intent's id
-    #[arg(value_name = "ID")]
-    pub id: i64,
-    /// As seen by a relay that sends only intents whose id modulo N is K
-    #[arg(long, value_name = "K/N", value_parser = parse::<Shard>)]
-    pub shard: Option<Shard>,
-}
-
-#[derive(Debug, Args)]
-pub struct PauseArgs {
-    /// The kind of action, such as stripe.charge
-    pub operation: String,
-    /// How long, such as 1h; without it, until the operation is resumed
-    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
-    pub length: Option<Duration>,
-    #[command(flatten)]
-    pub by: ActorArgs,
-}
-
-#[derive(Debug, Args)]
-pub struct ResumeArgs {
-    /// The kind of action, such as stripe.charge
-    pub operation: String,
-    #[command(flatten)]
-    pub by: ActorArgs,
 }

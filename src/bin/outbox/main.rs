@@ -54,17 +54,21 @@ fn dispatch(cli: Cli, is_db_named: bool) -> Result<()> {
         Command::Enqueue(args) => enqueue::run(out, &open, &args),
         Command::Relay(args) => relay::run(out, &open()?, &args),
         Command::List(args) => list::run(out, &look()?, &args, cli.show_secrets),
-        Command::Show(args) => show::run(out, &look()?, &args, cli.show_secrets),
+        Command::Show { which, tenant } => {
+            show::run(out, &look()?, &which, tenant.as_deref(), cli.show_secrets)
+        }
         Command::Replay(args) => verbs::replay(out, &open()?, &args),
         Command::Resolve(args) => verbs::resolve(out, &open()?, &args),
-        Command::Confirm(args) => confirm::run(out, &open()?, &args),
+        Command::Confirm { file, by } => confirm::run(out, &open()?, file.as_deref(), &by),
         Command::Skip(args) => verbs::skip(out, &open()?, &args),
         Command::Cancel(args) => verbs::cancel(out, &open()?, &args),
         Command::Events(args) => events::run(out, &look()?, &args),
         Command::Stats => stats::run(out, &look()?),
-        Command::Why(args) => why::run(out, &look()?, &args),
-        Command::Pause(args) => operations::pause(out, &open()?, &args),
-        Command::Resume(args) => operations::resume(out, &open()?, &args),
+        Command::Why { id, shard } => why::run(out, &look()?, id, shard),
+        Command::Pause { operation, length, by } => {
+            operations::pause(out, &open()?, &operation, length, &by)
+        }
+        Command::Resume { operation, by } => operations::resume(out, &open()?, &operation, &by),
         Command::Operations => operations::list(out, &look()?),
         Command::Demo => demo::run(out, cli.db.as_deref().filter(|_| is_db_named)),
     }

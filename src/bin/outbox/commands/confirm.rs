@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlite_outbox::{Actor, ErrorKind, Event, EventKind, Outbox, Receipt, Status};
 
-use crate::args::ConfirmArgs;
+use crate::args::ActorArgs;
 use crate::ui::failure::{Failure, REFUSED, Result, USAGE, is_of_this_intent};
 use crate::ui::output::{Out, escape, note};
 
@@ -77,9 +77,9 @@ impl Answer {
     }
 }
 
-pub fn run(out: Out, outbox: &Outbox, args: &ConfirmArgs) -> Result<()> {
-    let (name, mut source) = open(args.file.as_deref())?;
-    let actor = args.by.actor();
+pub fn run(out: Out, outbox: &Outbox, file: Option<&str>, by: &ActorArgs) -> Result<()> {
+    let (name, mut source) = open(file)?;
+    let actor = by.actor();
     let (mut is_any_malformed, mut is_any_open) = (false, false);
     // A closed standard output does not keep the remaining lines from being confirmed.
     let mut said = Ok(());

@@ -67,16 +67,12 @@ pub fn run(out: Out, args: &KeyArgs) -> Result<()> {
 
 /// Refuses an action that could never be stored.
 fn check(action: &Action) -> std::result::Result<(), &'static str> {
-    if action.operation.is_empty() {
-        return Err("operation: must not be empty");
+    match action {
+        Action { operation, .. } if operation.is_empty() => Err("operation: must not be empty"),
+        Action { entity_id, .. } if entity_id.is_empty() => Err("entity: must not be empty"),
+        Action { intent_version: ..1, .. } => Err("version: must be 1 or more"),
+        _ => Ok(()),
     }
-    if action.entity_id.is_empty() {
-        return Err("entity: must not be empty");
-    }
-    if action.intent_version < 1 {
-        return Err("version: must be 1 or more");
-    }
-    Ok(())
 }
 
 /// Prints the key of each line, and names each line that has none.

@@ -1,39 +1,45 @@
 //! `outbox operations`, `pause` and `resume`: the stored contracts, and holding operations back.
 
+use std::time::Duration;
+
 use serde_json::json;
 use sqlite_outbox::{Outbox, StoredContract};
 
-use crate::args::{PauseArgs, ResumeArgs};
+use crate::args::ActorArgs;
 use crate::ui::failure::{Failure, Result};
 use crate::ui::output::{Out, duration, escape, shorten, table, time};
 
-pub fn pause(out: Out, outbox: &Outbox, args: &PauseArgs) -> Result<()> {
-    if args.length.is_some_and(|length| length.is_zero()) {
+pub fn pause(
+    out: Out,
+    outbox: &Outbox,
+    operation: &str,
+    length: Option<Duration>,
+    by: &ActorArgs,
+) -> Result<()> {
+    if length.is_some_and(|length| length.is_zero()) {
         return Err(Failure::usage("--for: must be longer than nothing"));
     }
-    let actor = args.by.actor();
-    outbox.pause(&args.operation, args.length, &actor)?;
+    outbox.pause(operation, length, by.actor())?;
     let mut known = outbox.operations()?.into_iter();
-    let paused = known.find(|known| known.operation == args.operation);
+    let paused = known.find(|known| known.operation == operation);
     let until = paused.and_then(|known| known.paused_until);
     if out.is_json() {
         return out.json(&json!({
-            "operation": args.operation, "outcome": "paused", "paused_until": until,
+            "operation": operation, "outcome": "paused", "paused_until": until,
         }));
     }
     let until = until.map_or_else(|| "it is resumed".into(), time);
-    out.line(format_args!("operation {}: paused until {until}", escape(&args.operation)))
+    out.line(format_args!("operation {}: paused until {until}", escape(operation)))
 }
 
-pub fn resume(out: Out, outbox: &Outbox, args: &ResumeArgs) -> Result<()> {
-    let actor = args.by.actor();
-    let was_paused = outbox.resume(&args.operation, &actor)?;
+pub fn resume(out: Out, outbox: &Outbox, operation: &str, by: &ActorArgs) -> Result<()> {
+    let was_paused = outbox.resume(operation, by.actor())?;
     let outcome = if was_paused { "resumed" } else { "not_paused" };
     if out.is_json() {
-        return out.json(&json!({ "operation": args.operation, "outcome": outcome }));
+        return out.json(&json!({ "operation": operation, "outcome": outcome }));
     }
     let said = if was_paused { "resumed" } else { "was not paused" };
-    out.line(format_args!("operation {}: {said}", escape(&args.operation)))
+    out.line(format_args!("operation {}: {said}", escape(operation)))
 }
 
 pub fn list(out: Out, outbox: &Outbox) -> Result<()> {

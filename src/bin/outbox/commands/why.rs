@@ -1,16 +1,15 @@
 //! `outbox why`: the first rule that keeps an intent from being sent now.
 
 use serde_json::json;
-use sqlite_outbox::Outbox;
+use sqlite_outbox::{Outbox, Shard};
 
-use crate::args::WhyArgs;
 use crate::ui::failure::Result;
 use crate::ui::output::{Out, escape};
 
-pub fn run(out: Out, outbox: &Outbox, args: &WhyArgs) -> Result<()> {
-    let (rule, text) = outbox.why(args.id, args.shard)?;
+pub fn run(out: Out, outbox: &Outbox, id: i64, shard: Option<Shard>) -> Result<()> {
+    let (rule, text) = outbox.why(id, shard)?;
     if out.is_json() {
-        return out.json(&json!({ "id": args.id, "rule": rule, "text": text }));
+        return out.json(&json!({ "id": id, "rule": rule, "text": text }));
     }
-    out.line(format_args!("intent {}: {}", args.id, escape(&text)))
+    out.line(format_args!("intent {id}: {}", escape(&text)))
 }

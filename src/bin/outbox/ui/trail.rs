@@ -18,17 +18,13 @@ pub fn line(event: &Event) -> String {
         escape(&event.operation),
         what(event)
     );
-    if let Some(took) = took(event) {
-        let _ = write!(text, ", took {took}");
-    }
-    if let Some(id) = &event.downstream_id {
-        let _ = write!(text, ", downstream id {}", escape(id));
-    }
-    if let Some(run) = &event.agent_run {
-        let _ = write!(text, ", agent run {}", escape(run));
-    }
-    if let Some(version) = &event.tool_version {
-        let _ = write!(text, ", tool version {}", escape(version));
+    for (name, value) in [
+        ("took", took(event).as_ref()),
+        ("downstream id", event.downstream_id.as_ref()),
+        ("agent run", event.agent_run.as_ref()),
+        ("tool version", event.tool_version.as_ref()),
+    ] {
+        let _ = value.map(|value| write!(text, ", {name} {}", escape(value)));
     }
     if let Some(why) = why(event) {
         let _ = write!(text, ": {why}");

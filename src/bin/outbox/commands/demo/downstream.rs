@@ -13,44 +13,44 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// The failure that the service plays for an order.
-#[derive(Clone, Copy)]
-enum Mood {
-    Fine,
-    /// Charges, then closes the connection without an answer, this many times.
-    LosesAnswers(usize),
-    /// Closes the connection before it charges, once.
-    HangsUp,
-    /// Charges, then answers 500, once.
-    ChargesAndFails,
-    /// Answers this status once, and charges nothing.
-    SaysOnce(u16),
-    /// Refuses for good.
-    Refuses,
-    /// Sends a message for every request, and closes the connection without an answer.
-    SendsInSilence,
+/// The failure that the service plays for an order or a message.
+struct Failure {
+    description: &'static str,
+    /// Number of requests that fail; later ones are charged and answered.
+    times: usize,
+    /// Whether a request that fails is carried out all the same.
+    acts: bool,
+    /// The status of a failure; without one the connection is closed without an answer.
+    status: Option<u16>,
 }
 
 /// The failure for an order or a message, in words.
 pub fn description(entity: &str) -> &'static str {
-    mood(entity).1
+    Failure::of(entity).description
 }
 
-/// The failure for an order or a message, and its description. The story repeats after twelve
-/// orders.
-fn mood(entity: &str) -> (Mood, &'static str) {
-    match (entity.split_once('-'), number(entity) % 12) {
-        (Some(("mail", _)), _) => (Mood::SendsInSilence, "mailed, its answer was lost, but listed"),
-        (Some(("text", _)), _) => (Mood::SendsInSilence, "texted, and its answer was lost"),
-        (_, 2) => (Mood::LosesAnswers(1), "charged, but its answer was lost"),
-        (_, 4) => (Mood::SaysOnce(503), "answered 503"),
-        (_, 5) => (Mood::ChargesAndFails, "charged, then answered 500"),
-        (_, 7) => (Mood::LosesAnswers(2), "charged, but its answer was lost 2 times"),
-        (_, 8) => (Mood::SaysOnce(429), "answered 429: slow down"),
-        (_, 9) => (Mood::HangsUp, "hung up before it charged"),
-        (_, 11) => (Mood::Refuses, "answered 400: card refused"),
-        _ => (Mood::Fine, "charged"),
+impl Failure {
+    /// The story repeats after twelve orders.
+    fn of(entity: &str) -> Self {
+        let (description, times, acts, status) = match (kind(entity), number(entity) % 12) {
+            ("mail", _) => ("mailed, its answer was lost, but listed", usize::MAX, true, None),
+            ("text", _) => ("texted, and its answer was lost", usize::MAX, true, None),
+            (_, 2) => ("charged, but its answer was lost", 1, true, None),
+            (_, 4) => ("answered 503", 1, false, Some(503)),
+            (_, 5) => ("charged, then answered 500", 1, true, Some(500)),
+            (_, 7) => ("charged, but its answer was lost 2 times", 2, true, None),
+            (_, 8) => ("answered 429: slow down", 1, false, Some(429)),
+            (_, 9) => ("hung up before it charged", 1, false, None),
+            (_, 11) => ("answered 400: card refused", usize::MAX, false, Some(400)),
+            _ => ("charged", 0, true, None),
+        };
+        Self { description, times, acts, status }
     }
+}
+
+/// The word before the number in an entity's id.
+fn kind(entity: &str) -> &str {
+    entity.split_once('-').map_or(entity, |(kind, _)| kind)
 }
 
 /// The number at the end of an entity's id.
@@ -129,26 +129,20 @@ impl Books {
         let mut ledgers = self.ledgers();
         let ledger = ledgers.entry(entity.to_owned()).or_default();
         ledger.requests += 1;
-        let request = ledger.requests;
-        let charge = || {
-            if ledger.charged.insert(key) {
+        let failure = Failure::of(entity);
+        let fails = ledger.requests <= failure.times;
+        if failure.acts || !fails {
+            // A message is sent for every request: its service knows no keys.
+            if kind(entity) != "order" || ledger.charged.insert(key) {
                 ledger.effects += 1;
             } else {
                 ledger.repeats += 1;
             }
-            Some((201, format!(r#"{{"id":"ch_{}"}}"#, number(entity))))
-        };
-        match mood(entity).0 {
-            Mood::SendsInSilence => {
-                ledger.effects += 1;
-                None
-            }
-            Mood::Refuses => Some((400, r#"{"error":"card refused"}"#.into())),
-            Mood::SaysOnce(status) if request == 1 => Some((status, "{}".into())),
-            Mood::HangsUp if request == 1 => None,
-            Mood::ChargesAndFails if request == 1 => charge().map(|_| (500, "{}".into())),
-            Mood::LosesAnswers(times) if request <= times => charge().and(None),
-            _ => charge(),
+        }
+        match if fails { failure.status? } else { 201 } {
+            201 => Some((201, format!(r#"{{"id":"ch_{}"}}"#, number(entity)))),
+            400 => Some((400, r#"{"error":"card refused"}"#.into())),
+            status => Some((status, "{}".into())),
         }
     }
 }

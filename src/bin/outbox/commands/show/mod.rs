@@ -8,7 +8,6 @@ use serde::Serialize;
 use sqlite_outbox::{Entry, Event, OnDead, Outbox, Receipt, StoredContract};
 
 use self::advice::Case;
-use crate::args::ShowArgs;
 use crate::commands::list::hide_path;
 use crate::ui::failure::{Failure, Result};
 use crate::ui::output::{Out, duration, escape, shorten, time};
@@ -25,9 +24,15 @@ struct Story<'a> {
     next_step: Option<String>,
 }
 
-pub fn run(out: Out, outbox: &Outbox, args: &ShowArgs, show_secrets: bool) -> Result<()> {
-    let Some(mut entry) = find(outbox, args)? else {
-        return Err(Failure::refused(format!("there is no intent {}", args.which)));
+pub fn run(
+    out: Out,
+    outbox: &Outbox,
+    which: &str,
+    tenant: Option<&str>,
+    show_secrets: bool,
+) -> Result<()> {
+    let Some(mut entry) = find(outbox, which, tenant)? else {
+        return Err(Failure::refused(format!("there is no intent {which}")));
     };
     if !show_secrets {
         hide_path(&mut entry);
@@ -46,9 +51,8 @@ pub fn run(out: Out, outbox: &Outbox, args: &ShowArgs, show_secrets: bool) -> Re
         });
     }
     out.line(facts(&entry, &events, contract))?;
-    // The receipt of an intent that a person resolved holds no more than an id.
-    if let Some(receipt) = entry.receipt.as_ref().filter(|receipt| proves_more_than_id(receipt)) {
-        out.line(proof(receipt))?;
+    if let Some(proof) = entry.receipt.as_ref().map(proof).filter(|proof| !proof.is_empty()) {
+        out.line(format_args!("\nreceipt{proof}"))?;
     }
     out.line(trail::story(&entry, &events))?;
     next_step.map_or(Ok(()), |next| out.line(format_args!("\nwhat helps\n  {next}")))
@@ -56,13 +60,13 @@ pub fn run(out: Out, outbox: &Outbox, args: &ShowArgs, show_secrets: bool) -> Re
 
 /// The intent with this id or key. A number is tried as an id first, because lists show ids; with a
 /// tenant it is a key.
-fn find(outbox: &Outbox, args: &ShowArgs) -> Result<Option<Entry>> {
-    if let (None, Ok(id)) = (&args.tenant, args.which.parse())
+fn find(outbox: &Outbox, which: &str, tenant: Option<&str>) -> Result<Option<Entry>> {
+    if let (None, Ok(id)) = (tenant, which.parse())
         && let Some(entry) = outbox.entry(id)?
     {
         return Ok(Some(entry));
     }
-    Ok(outbox.entry_by_key(args.tenant.as_deref().unwrap_or(""), &args.which)?)
+    Ok(outbox.entry_by_key(tenant.unwrap_or(""), which)?)
 }
 
 fn facts(entry: &Entry, events: &[Event], contract: Option<&StoredContract>) -> String {
@@ -132,12 +136,9 @@ fn in_words(contract: &StoredContract) -> String {
     text
 }
 
-fn proves_more_than_id(receipt: &Receipt) -> bool {
-    receipt.status.is_some() || receipt.body.is_some() || !receipt.headers.is_empty()
-}
-
+/// The receipt's lines. A receipt by a person's resolution holds no more than an id: no line.
 fn proof(receipt: &Receipt) -> String {
-    let mut text = "\nreceipt".to_owned();
+    let mut text = String::new();
     if let Some(status) = receipt.status {
         let _ = write!(text, "\n  {:<14}{status}", "answer");
     }
