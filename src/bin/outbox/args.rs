@@ -262,7 +262,7 @@ impl ActorArgs {
     }
 }
 
-/// Which intents are meant.
+/// The conditions that an intent must meet.
 #[derive(Debug, Args)]
 pub struct FilterArgs {
     /// pending, in_flight, unknown, needs_review, dead, succeeded or cancelled

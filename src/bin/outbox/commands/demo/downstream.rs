@@ -73,20 +73,20 @@ pub struct Ledger {
 /// The service; its thread accepts until the process ends.
 pub struct PaymentService {
     port: u16,
-    books: Arc<Books>,
+    ledgers: Mutex<HashMap<String, Ledger>>,
 }
 
 impl PaymentService {
-    pub fn start() -> std::io::Result<Self> {
+    pub fn start() -> std::io::Result<Arc<Self>> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let port = listener.local_addr()?.port();
-        let books = Arc::new(Books::default());
-        let service = Self { port, books: Arc::clone(&books) };
+        let service = Arc::new(Self { port, ledgers: Mutex::default() });
+        let accepting = Arc::clone(&service);
         std::thread::Builder::new().name("demo-service".into()).spawn(move || {
             for stream in listener.incoming().flatten() {
-                let books = Arc::clone(&books);
+                let service = Arc::clone(&accepting);
                 // A connection that breaks is the client's to notice.
-                std::thread::spawn(move || serve(&stream, &books));
+                std::thread::spawn(move || service.serve(&stream));
             }
         })?;
         Ok(service)
@@ -103,17 +103,28 @@ impl PaymentService {
     }
 
     pub fn ledger(&self, entity: &str) -> Ledger {
-        self.books.ledgers().get(entity).cloned().unwrap_or_default()
+        self.ledgers().get(entity).cloned().unwrap_or_default()
     }
-}
 
-/// The ledgers of all entities.
-#[derive(Default)]
-struct Books(Mutex<HashMap<String, Ledger>>);
-
-impl Books {
     fn ledgers(&self) -> MutexGuard<'_, HashMap<String, Ledger>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ledgers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers the one request of a connection.
+    fn serve(&self, mut stream: &TcpStream) -> std::io::Result<()> {
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        let (entity, key) = read_request(&mut BufReader::new(stream))?;
+        let answer = match entity.strip_prefix("sent/") {
+            Some(mail) => Some(self.look_up(mail)),
+            None => self.handle(&entity, key),
+        };
+        let Some((status, body)) = answer else { return Ok(()) };
+        let length = body.len();
+        let answer = format!(
+            "HTTP/1.1 {status} Demo\r\nContent-Type: application/json\r\nConnection: close\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
+        );
+        stream.write_all(answer.as_bytes())
     }
 
     /// Whether a mail is on the list.
@@ -145,23 +156,6 @@ impl Books {
             status => Some((status, "{}".into())),
         }
     }
-}
-
-/// Answers the one request of a connection.
-fn serve(mut stream: &TcpStream, books: &Books) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    let (entity, key) = read_request(&mut BufReader::new(stream))?;
-    let answer = match entity.strip_prefix("sent/") {
-        Some(mail) => Some(books.look_up(mail)),
-        None => books.handle(&entity, key),
-    };
-    let Some((status, body)) = answer else { return Ok(()) };
-    let length = body.len();
-    let answer = format!(
-        "HTTP/1.1 {status} Demo\r\nContent-Type: application/json\r\nConnection: close\r\n\
-         Content-Length: {length}\r\n\r\n{body}"
-    );
-    stream.write_all(answer.as_bytes())
 }
 
 /// The entity from the path, and the key. The body is read to its end and dropped.

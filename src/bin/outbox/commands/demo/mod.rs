@@ -94,18 +94,15 @@ fn story(out: Out, path: &Path) -> Result<Vec<Line>> {
     let service = PaymentService::start()
         .map_err(|error| Failure::failed(format!("the demo's service cannot start: {error}")))?;
 
-    if !out.is_json() {
-        out.line(format_args!(
-            "An app takes {ORDERS} orders. Each order and the intent to charge for it are\n\
-             committed in one transaction, so that neither can exist without the other.\n\
-             The last order also gets a mail and a text message, by services that cannot\n\
-             tell a repeated request from a new one; the mail service lists what it sent.\n"
-        ))?;
-    }
+    let tell = |text: &str| if out.is_json() { Ok(()) } else { out.line(text) };
+    tell(&format!(
+        "An app takes {ORDERS} orders. Each order and the intent to charge for it are\n\
+         committed in one transaction, so that neither can exist without the other.\n\
+         The last order also gets a mail and a text message, by services that cannot\n\
+         tell a repeated request from a new one; the mail service lists what it sent.\n"
+    ))?;
     let intents = take_orders(&outbox)?;
-    if !out.is_json() {
-        out.line("A relay sends the intents to services that fail on purpose:\n")?;
-    }
+    tell("A relay sends the intents to services that fail on purpose:\n")?;
     let (relay, events) = relay(&outbox, &service)?;
     let handle = relay.start()?;
     let finished = wait_until_decided(&outbox, &intents, &events);

@@ -37,10 +37,10 @@ impl Plan {
         }
         if plan.operations.is_empty() && plan.default.is_none() {
             return Err(match &plan.source {
-                Some(source) => source.fail(
-                    &[],
-                    "names no operation: add a table [operations.NAME], or [default] for all",
-                ),
+                Some(source) => {
+                    let fix = "add a table [operations.NAME], or [default] for all";
+                    source.fail(&[], &format!("names no operation: {fix}"))
+                }
                 None => Failure::usage(
                     "there is no operation to send: give --config FILE, or --downstream \
                      deduplicates or unprotected",
@@ -98,7 +98,10 @@ impl Plan {
             return error.into();
         }
         let text = error.to_string();
-        let (operation, rest) = self.split_operation(&text);
+        let mut names = self.operations.iter().map(|(name, _)| name.as_str()).chain(["default"]);
+        let split = |name| Some((name, text.strip_prefix(&format!("operation {name:?}: "))?));
+        let (operation, rest) = names.find_map(split).unzip();
+        let rest = rest.unwrap_or(&text);
         let Some((field, reason)) = rest.split_once(": ") else { return error.into() };
         let is_flag = match field {
             "workers" => args.workers.is_some(),
@@ -117,16 +120,6 @@ impl Plan {
             }
             (_, None) => source.fail(&["operations"], &text),
         }
-    }
-
-    fn split_operation<'a>(&'a self, text: &'a str) -> (Option<&'a str>, &'a str) {
-        let names = self.operations.iter().map(|(name, _)| name.as_str()).chain(["default"]);
-        for name in names {
-            if let Some(rest) = text.strip_prefix(&format!("operation {name:?}: ")) {
-                return (Some(name), rest);
-            }
-        }
-        (None, text)
     }
 
     /// The operations that are sent, for people.
@@ -165,13 +158,10 @@ fn flag_error(error: &sqlite_outbox::Error) -> Failure {
 }
 
 fn as_stored(stored: StoredContract, http: Http) -> Operation {
-    let operation = Operation::new(stored.downstream, http).on_dead(stored.on_dead);
-    let operation = if stored.binds_ids { operation.binds_ids() } else { operation };
+    let mut operation = Operation::new(stored.downstream, http).on_dead(stored.on_dead);
     // The file says that there is a lookup, not which: the relay that has it asks.
-    match stored.provider {
-        Some(provider) => operation.provider(provider),
-        None => operation,
-    }
+    set_given!(operation, stored, [provider], |text| (text));
+    if stored.binds_ids { operation.binds_ids() } else { operation }
 }
 
 /// A table of the configuration.
@@ -229,7 +219,6 @@ fn operation(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Res
 }
 
 fn http(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<Http> {
-    let explain = |error| place.explain(&error);
     let mut http = Http::new();
     if let Some(table) = &table.timeouts {
         let mut timeouts = Timeouts::default();
@@ -249,7 +238,7 @@ fn http(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<H
         http = http.quoted_key();
     }
     http = http.allow_addresses(&table.allow_addresses).allow_origins(&table.allow_origins);
-    http.check().map_err(explain)?;
+    http.check().map_err(|error| place.explain(&error))?;
     for (name, value) in headers(place, table.headers.as_ref())? {
         http = http.header(&name, &value);
         http.check().map_err(|error| {
