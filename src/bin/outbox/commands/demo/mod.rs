@@ -2,17 +2,14 @@
 
 mod downstream;
 
-use std::collections::HashSet;
 use std::path::Path;
-use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::json;
 use sqlite_outbox::rusqlite::{self, Connection, OpenFlags};
 use sqlite_outbox::{
-    Backoff, Downstream, Entry, Event, Http, Intent, Jitter, Operation, Outbox, Relay, Status,
-    Timeouts,
+    Backoff, Downstream, Entry, Http, Intent, Jitter, Operation, Outbox, Relay, Status, Timeouts,
 };
 
 use self::downstream::{Ledger, PaymentService};
@@ -103,12 +100,10 @@ fn story(out: Out, path: &Path) -> Result<Vec<Line>> {
     ))?;
     let intents = take_orders(&outbox)?;
     tell("A relay sends the intents to services that fail on purpose:\n")?;
-    let (relay, events) = relay(&outbox, &service)?;
-    let handle = relay.start()?;
-    let finished = wait_until_decided(&outbox, &intents, &events);
+    let handle = relay(&outbox, &service)?.start()?;
+    let decided = wait_until_decided(&outbox, &intents);
     handle.shutdown(Duration::from_secs(5))?;
-    finished?;
-    intents.iter().map(|id| line(&outbox, &service, *id)).collect()
+    Ok(decided?.into_iter().map(|entry| line(&service, entry)).collect())
 }
 
 /// The business rows and the intents, in one transaction.
@@ -140,7 +135,7 @@ fn take_orders(outbox: &Outbox) -> Result<Vec<i64>> {
     })
 }
 
-fn relay(outbox: &Outbox, service: &PaymentService) -> Result<(Relay, Receiver<Event>)> {
+fn relay(outbox: &Outbox, service: &PaymentService) -> Result<Relay> {
     let http = |ms| {
         let moment = Duration::from_millis(ms);
         let timeouts = Timeouts::default().resolve(moment).connect(moment);
@@ -153,7 +148,6 @@ fn relay(outbox: &Outbox, service: &PaymentService) -> Result<(Relay, Receiver<E
         jitter: Jitter::Equal,
     };
     let window = Duration::from_secs(24 * 3600);
-    let (sender, events) = mpsc::channel();
     let relay = Relay::builder(outbox)
         .operation(
             CHARGE,
@@ -166,42 +160,33 @@ fn relay(outbox: &Outbox, service: &PaymentService) -> Result<(Relay, Receiver<E
                 .lookup_delay(Duration::from_millis(1600)),
         )
         .operation(TEXT, Operation::new(Downstream::Unprotected, http(2000)))
-        .observe(move |event| {
-            let _ = sender.send(event.clone());
-        })
         .build()?;
-    Ok((relay, events))
+    Ok(relay)
 }
 
 /// Waits until the relay has nothing left to do about any of these intents.
-fn wait_until_decided(outbox: &Outbox, ids: &[i64], events: &Receiver<Event>) -> Result<()> {
-    let mut open: HashSet<i64> = ids.iter().copied().collect();
+fn wait_until_decided(outbox: &Outbox, ids: &[i64]) -> Result<Vec<Entry>> {
     let deadline = Instant::now() + PATIENCE;
-    while !open.is_empty() {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let Ok(event) = events.recv_timeout(left) else {
-            let text =
-                format!("{} are not decided after {PATIENCE:?}", count(open.len(), "intent"));
-            return Err(Failure::failed(format!("{text}, in {}", outbox.path())));
-        };
-        if !matches!(event.status, Status::Pending | Status::InFlight | Status::Unknown) {
-            open.remove(&event.outbox_id);
-        }
+    let wait = |id: &i64| outbox.wait(*id, deadline.saturating_duration_since(Instant::now()));
+    let entries = ids.iter().map(wait).collect::<sqlite_outbox::Result<Vec<Entry>>>()?;
+    let is_open = |e: &&Entry| !e.status.is_settled() && !e.status.waits_for_a_person();
+    let open = entries.iter().filter(is_open).count();
+    if open > 0 {
+        let text = format!("{} are not decided after {PATIENCE:?}", count(open, "intent"));
+        return Err(Failure::failed(format!("{text}, in {}", outbox.path())));
     }
-    Ok(())
+    Ok(entries)
 }
 
-fn line(outbox: &Outbox, service: &PaymentService, id: i64) -> Result<Line> {
-    let missing = || Failure::failed(format!("intent {id} has disappeared"));
-    let entry: Entry = outbox.entry(id)?.ok_or_else(missing)?;
-    Ok(Line {
-        id,
+fn line(service: &PaymentService, entry: Entry) -> Line {
+    Line {
+        id: entry.id,
         service: downstream::description(&entry.entity_id),
         status: entry.status,
         attempts: entry.attempts,
         ledger: service.ledger(&entry.entity_id),
         entity_id: entry.entity_id,
-    })
+    }
 }
 
 fn conclude(out: Out, lines: &[Line], file: Option<&Path>) -> Result<()> {
