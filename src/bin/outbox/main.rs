@@ -45,7 +45,7 @@ fn is_db_on_command_line(matches: &clap::ArgMatches) -> bool {
 }
 
 fn dispatch(cli: Cli, is_db_named: bool) -> Result<()> {
-    let out = Out::new(cli.json);
+    let out = Out { is_json: cli.json };
     let open = || open(cli.db.as_deref(), Access::Change);
     let look = || self::open(cli.db.as_deref(), Access::Look);
     match cli.command {

@@ -65,7 +65,7 @@ impl Answer {
         if is_malformed {
             note(format_args!("error: line {line}{reason}"));
         }
-        if out.is_json() {
+        if out.is_json {
             return out.json(self);
         }
         if is_malformed {

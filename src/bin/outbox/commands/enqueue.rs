@@ -110,7 +110,7 @@ fn report(out: Out, enqueued: &Enqueued) -> Result<()> {
              unless that one is cancelled"
         ));
     }
-    if out.is_json() {
+    if out.is_json {
         return out.json(&report);
     }
     let key = escape(report.idempotency_key);

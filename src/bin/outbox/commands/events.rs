@@ -30,7 +30,7 @@ pub fn run(out: Out, outbox: &Outbox, args: &EventsArgs) -> Result<()> {
                 return Ok(());
             }
             // Each line is flushed by its end.
-            if out.is_json() { out.json(event) } else { out.line(trail::line(event)) }?;
+            if out.is_json { out.json(event) } else { out.line(trail::line(event)) }?;
             left -= 1;
         }
         if let Some(last) = page.last() {

@@ -7,7 +7,7 @@ use crate::ui::output::{Out, escape};
 
 pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
     let version = Outbox::SCHEMA_VERSION;
-    if out.is_json() {
+    if out.is_json {
         return out.json(&serde_json::json!({
             "path": outbox.path(),
             "schema_version": version,

@@ -59,7 +59,7 @@ pub fn run(out: Out, args: &KeyArgs) -> Result<()> {
     };
     check(&action).map_err(|reason| Failure::usage(format!("--{reason}")))?;
     let derived = action.derive().map_err(|f| Failure { text: format!("--{}", f.text), ..f })?;
-    if out.is_json() {
+    if out.is_json {
         return out.json(&derived);
     }
     out.line(escape(&derived.key))

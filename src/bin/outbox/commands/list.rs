@@ -25,7 +25,7 @@ pub fn run(out: Out, outbox: &Outbox, args: &ListArgs, show_secrets: bool) -> Re
     if !show_secrets {
         entries.iter_mut().for_each(hide_path);
     }
-    if out.is_json() {
+    if out.is_json {
         entries.iter().try_for_each(|entry| out.json(entry))?;
     } else if entries.is_empty() {
         out.line("no such intents")?;

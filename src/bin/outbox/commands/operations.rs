@@ -23,7 +23,7 @@ pub fn pause(
     let mut known = outbox.operations()?.into_iter();
     let paused = known.find(|known| known.operation == operation);
     let until = paused.and_then(|known| known.paused_until);
-    if out.is_json() {
+    if out.is_json {
         return out.json(&json!({
             "operation": operation, "outcome": "paused", "paused_until": until,
         }));
@@ -35,7 +35,7 @@ pub fn pause(
 pub fn resume(out: Out, outbox: &Outbox, operation: &str, by: &ActorArgs) -> Result<()> {
     let was_paused = outbox.resume(operation, by.actor())?;
     let outcome = if was_paused { "resumed" } else { "not_paused" };
-    if out.is_json() {
+    if out.is_json {
         return out.json(&json!({ "operation": operation, "outcome": outcome }));
     }
     let said = if was_paused { "resumed" } else { "was not paused" };
@@ -44,7 +44,7 @@ pub fn resume(out: Out, outbox: &Outbox, operation: &str, by: &ActorArgs) -> Res
 
 pub fn list(out: Out, outbox: &Outbox) -> Result<()> {
     let known = outbox.operations()?;
-    if out.is_json() {
+    if out.is_json {
         return known.iter().try_for_each(|known| out.json(known));
     }
     if known.is_empty() {

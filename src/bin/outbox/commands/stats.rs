@@ -21,7 +21,7 @@ pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
     let paused = |line: &OperationStats| {
         known.iter().find(|known| known.operation == line.operation && known.paused.is_some())
     };
-    if out.is_json() {
+    if out.is_json {
         return stats.iter().try_for_each(|stats| {
             let (paused, paused_until) =
                 paused(stats).map_or((None, None), |known| (known.paused, known.paused_until));

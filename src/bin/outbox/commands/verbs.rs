@@ -31,14 +31,14 @@ impl Done {
     /// Prints the outcome. For an intent that was not treated as asked, the text for people goes to
     /// standard error; a refusal begins with `word` there.
     fn print(&self, out: Out, word: &str) -> Result<()> {
-        if out.is_json() {
+        if out.is_json {
             out.json(self)?;
         }
         let id = self.id;
         match (&self.reason, self.status) {
             (Some(reason), Some(status)) => note(format_args!("intent {id} is {status}: {reason}")),
             (Some(reason), None) => note(format_args!("{word}: {}", escape(reason))),
-            (None, _) if out.is_json() => {}
+            (None, _) if out.is_json => {}
             (None, status) => {
                 let now = status.map(|status| format!(", it is {status}")).unwrap_or_default();
                 let outcome = self.outcome.replace('_', " ");

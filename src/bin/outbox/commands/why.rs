@@ -8,7 +8,7 @@ use crate::ui::output::{Out, escape};
 
 pub fn run(out: Out, outbox: &Outbox, id: i64, shard: Option<Shard>) -> Result<()> {
     let (rule, text) = outbox.why(id, shard)?;
-    if out.is_json() {
+    if out.is_json {
         return out.json(&json!({ "id": id, "rule": rule, "text": text }));
     }
     out.line(format_args!("intent {id}: {}", escape(&text)))

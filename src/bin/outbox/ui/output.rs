@@ -12,18 +12,10 @@ use crate::ui::failure::{Failure, Result};
 /// The form of results on standard output.
 #[derive(Debug, Clone, Copy)]
 pub struct Out {
-    json: bool,
+    pub is_json: bool,
 }
 
 impl Out {
-    pub fn new(json: bool) -> Self {
-        Self { json }
-    }
-
-    pub fn is_json(self) -> bool {
-        self.json
-    }
-
     /// A line on standard output.
     #[allow(clippy::unused_self)] // `Out` is the right to write results.
     pub fn line(self, text: impl Display) -> Result<()> {
@@ -39,7 +31,7 @@ impl Out {
 
     /// A remark beside the result: on standard output, or on standard error with `--json`.
     pub fn say(self, text: impl Display) -> Result<()> {
-        if self.json {
+        if self.is_json {
             note(text);
             return Ok(());
         }

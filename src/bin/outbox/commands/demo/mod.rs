@@ -91,7 +91,7 @@ fn story(out: Out, path: &Path) -> Result<Vec<Line>> {
     let service = PaymentService::start()
         .map_err(|error| Failure::failed(format!("the demo's service cannot start: {error}")))?;
 
-    let tell = |text: &str| if out.is_json() { Ok(()) } else { out.line(text) };
+    let tell = |text: &str| if out.is_json { Ok(()) } else { out.line(text) };
     tell(&format!(
         "An app takes {ORDERS} orders. Each order and the intent to charge for it are\n\
          committed in one transaction, so that neither can exist without the other.\n\
@@ -199,7 +199,7 @@ fn conclude(out: Out, lines: &[Line], file: Option<&Path>) -> Result<()> {
     let sum = |of: fn(&Line) -> usize| lines.iter().map(of).sum::<usize>();
     let requests = sum(|line| line.ledger.requests);
     let repeats = sum(|line| line.ledger.repeats);
-    if out.is_json() {
+    if out.is_json {
         lines.iter().try_for_each(|line| out.json(line))?;
         out.json(&json!({
             "intents": lines.len(),

@@ -74,7 +74,7 @@ impl Plan {
         if args.downstream.is_none() {
             for stored in outbox.operations()? {
                 let http = with_flags(Http::new(), args)?;
-                operations.push((stored.operation.clone(), as_stored(stored, http)));
+                operations.push((stored.operation.clone(), as_stored(&stored, http)));
             }
         }
         Ok(Self { source: None, relay: RelayTable::default(), operations, default: None })
@@ -157,7 +157,7 @@ fn flag_error(error: &sqlite_outbox::Error) -> Failure {
     Failure::usage(format!("--{}", error.to_string().replacen('_', "-", 1)))
 }
 
-fn as_stored(stored: StoredContract, http: Http) -> Operation {
+fn as_stored(stored: &StoredContract, http: Http) -> Operation {
     let mut operation = Operation::new(stored.downstream, http).on_dead(stored.on_dead);
     // The file says that there is a lookup, not which: the relay that has it asks.
     set_given!(operation, stored, [provider], |text| (text));

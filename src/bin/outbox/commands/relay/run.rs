@@ -45,7 +45,7 @@ pub fn drain(relay: &Relay, signal: &StopSignal) -> Result<Drained> {
 }
 
 pub fn report_drain(out: Out, drained: &Drained) -> Result<()> {
-    if out.is_json() {
+    if out.is_json {
         return out.json(drained);
     }
     let early = if drained.stopped { "; stopped before everything due was sent" } else { "" };
@@ -85,7 +85,7 @@ pub fn until_stopped(
     note("stopping: what is on the way is finished first");
     let mut report = handle.shutdown(grace)?;
     report.finished = report.totals.attempts - before;
-    if out.is_json() {
+    if out.is_json {
         return out.json(&report);
     }
     out.line(format_args!(

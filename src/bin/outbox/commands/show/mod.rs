@@ -41,7 +41,7 @@ pub fn run(
     let known = outbox.operations()?;
     let contract = known.iter().find(|known| known.operation == entry.operation);
     let next_step = Case { outbox, entry: &entry, events: &events, contract }.next_step()?;
-    if out.is_json() {
+    if out.is_json {
         return out.json(&Story {
             entry: &entry,
             contract,
