@@ -1,8 +1,9 @@
-//! Whether a relay is alive. Each holds the lock of a file of its own beside the database; the kernel
-//! frees it with the process, however that ends. The locked file stays empty, because on Windows no
-//! other process can read it: facts about a relay belong in a file beside it, `<owner>.json`.
+//! Whether a relay is alive. Each holds the lock of a file of its own beside the database; the
+//! kernel frees it with the process, however that ends. The locked file stays empty, because on
+//! Windows no other process can read it: facts about a relay belong in a file beside it,
+//! `<owner>.json`.
 //!
-//! The database itself is never opened here: closing any descriptor of it would drop SQLite's locks.
+//! The database itself is never opened here: closing a descriptor of it drops SQLite's locks.
 
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind as Io;
@@ -25,7 +26,7 @@ impl Lifeline {
         let hold = || {
             fs::create_dir_all(&folder)?;
             for entry in fs::read_dir(&folder)? {
-                // Removes what relays that were killed have left. A name with an extension is no lock
+                // Removes what killed relays have left. A name with an extension is not a lock
                 // that is in force.
                 let entry = entry?.path();
                 let name = entry.file_name().and_then(|name| name.to_str());

@@ -174,17 +174,36 @@ fn file_that_is_read_only_is_explained_in_one_line() {
     assert!(only_error(&ran).contains("read-only"), "{}", ran.err);
 }
 
+const A_B: &str = "[operations.\"a.b\"]\n";
+
+/// An operation whose third line is this.
+fn unprotected(line: &str) -> String {
+    format!("{A_B}downstream = \"unprotected\"\n{line}\n")
+}
+
+/// Each text is refused with its reason, which names the line and no secret.
+fn relay_toml_is_refused(cases: &[(&str, String)]) {
+    let desk = Desk::new();
+    for (why, text) in cases {
+        desk.file("relay.toml", text);
+        let ran = desk.run(&["relay", "--drain", "--config", "relay.toml"]);
+        assert_eq!(ran.code, 2, "{text}: {}", ran.err);
+        let error = only_error(&ran);
+        assert!(error.contains(why), "{text}: {error}");
+        assert!(error.starts_with("relay.toml: "), "{error}");
+        assert!(!error.contains("SENTINEL"), "{error}");
+    }
+    assert_eq!(desk.count("outbox_operation"), 0);
+}
+
 #[test]
 fn relay_toml_mistake_is_named_with_its_line() {
-    let desk = Desk::new();
-    let op = "[operations.\"a.b\"]\n";
-    // The third line of an operation.
-    let unprotected = |line: &str| format!("{op}downstream = \"unprotected\"\n{line}\n");
+    let op = A_B;
     let looked_up = |more: &str| {
         let get = r#"get = "https://x.example/{idempotency_key}""#;
         unprotected(&format!("reconcile = {{ {get}, {more} }}"))
     };
-    let cases: &[(&str, String)] = &[
+    relay_toml_is_refused(&[
         ("line 2: relay: unknown field `worker`", "[relay]\nworker = 3\n".into()),
         (r#"line 2: relay.lease: "soon" is not a duration"#, "[relay]\nlease = \"soon\"\n".into()),
         ("line 2: relay.shard: 3/2 must be K/N", "[relay]\nshard = \"3/2\"\n".into()),
@@ -232,6 +251,13 @@ fn relay_toml_mistake_is_named_with_its_line() {
             )
             .into(),
         ),
+    ]);
+}
+
+#[test]
+fn relay_toml_setting_of_an_operation_is_named_with_its_line() {
+    let op = A_B;
+    relay_toml_is_refused(&[
         (r#"line 3: operations."a.b".key_window"#, unprotected(r#"key_window = "1h""#)),
         (
             r#"line 3: operations."a.b".key_window"#,
@@ -304,17 +330,7 @@ fn relay_toml_mistake_is_named_with_its_line() {
             "[operations.a.b.c]\ndownstream = \"unprotected\"\n".into(),
         ),
         ("names no operation", String::new()),
-    ];
-    for (why, text) in cases {
-        desk.file("relay.toml", text);
-        let ran = desk.run(&["relay", "--drain", "--config", "relay.toml"]);
-        assert_eq!(ran.code, 2, "{text}: {}", ran.err);
-        let error = only_error(&ran);
-        assert!(error.contains(why), "{text}: {error}");
-        assert!(error.starts_with("relay.toml: "), "{error}");
-        assert!(!error.contains("SENTINEL"), "{error}");
-    }
-    assert_eq!(desk.count("outbox_operation"), 0);
+    ]);
 }
 
 #[test]

@@ -29,6 +29,43 @@ fn answer(d: &Delivery) -> Outcome {
     }
 }
 
+fn pay() -> Operation {
+    Operation::new(Downstream::DeduplicatesByKey { window: DAY }, answer)
+        .backoff(MINUTES)
+        .binds_ids()
+        .provider("stripe")
+        .owner("payments")
+        .key_recipe("order and version")
+        .max_in_flight(50)
+        .max_per(1000, DAY)
+        .max_cost_per_tenant(100_000, DAY)
+        .on_dead(OnDead::Block)
+}
+
+fn mail() -> Operation {
+    let no_answer = |_: &Delivery| Finding::Inconclusive(Failure::new("lookup", "no answer"));
+    unprotected().reconcile(no_answer)
+}
+
+fn unprotected() -> Operation {
+    Operation::new(Downstream::Unprotected, answer).backoff(MINUTES)
+}
+
+const MINUTES: Backoff =
+    Backoff::Exponential { base: Duration::from_secs(60), cap: DAY, jitter: Jitter::None };
+
+/// What an application may have of its own, also on our tables.
+const APPLICATION: &str = "
+    CREATE TABLE orders (id TEXT PRIMARY KEY, state TEXT);
+    CREATE TABLE app_log (line TEXT);
+    CREATE INDEX app_by_time ON outbox (created_at);
+    CREATE INDEX app_by_owner ON outbox_operation (owner);
+    CREATE TRIGGER app_settled AFTER INSERT ON outbox_receipt
+    BEGIN INSERT INTO app_log VALUES ('settled ' || NEW.id); END;
+    CREATE TRIGGER app_registered AFTER UPDATE ON outbox_operation
+    BEGIN INSERT INTO app_log VALUES ('operation ' || NEW.operation); END;
+    CREATE VIEW app_open AS SELECT id, status FROM outbox_status WHERE finished_at IS NULL;";
+
 #[test]
 fn fixture_holds_an_intent_in_every_status() {
     let dir = tempfile::tempdir().unwrap();
@@ -36,18 +73,7 @@ fn fixture_holds_an_intent_in_every_status() {
     let clock = ManualClock::at(START);
     let outbox = Outbox::builder().clock(clock.clone()).open(&path).unwrap();
     let app = Connection::open(&path).unwrap();
-    app.execute_batch(
-        "CREATE TABLE orders (id TEXT PRIMARY KEY, state TEXT);
-         CREATE TABLE app_log (line TEXT);
-         CREATE INDEX app_by_time ON outbox (created_at);
-         CREATE INDEX app_by_owner ON outbox_operation (owner);
-         CREATE TRIGGER app_settled AFTER INSERT ON outbox_receipt
-         BEGIN INSERT INTO app_log VALUES ('settled ' || NEW.id); END;
-         CREATE TRIGGER app_registered AFTER UPDATE ON outbox_operation
-         BEGIN INSERT INTO app_log VALUES ('operation ' || NEW.operation); END;
-         CREATE VIEW app_open AS SELECT id, status FROM outbox_status WHERE finished_at IS NULL;",
-    )
-    .unwrap();
+    app.execute_batch(APPLICATION).unwrap();
     let put = |intent: Intent| outbox.transact(|tx| outbox.enqueue(tx, &intent)).unwrap().id();
     let of = |operation: &str, entity: &str| {
         Intent::new(operation, entity)
@@ -55,24 +81,6 @@ fn fixture_holds_an_intent_in_every_status() {
             .args(serde_json::json!({"amount": 4200}))
             .header("x-agent-run", "run-1")
     };
-    let step =
-        Backoff::Exponential { base: Duration::from_secs(60), cap: DAY, jitter: Jitter::None };
-    let pay = || {
-        Operation::new(Downstream::DeduplicatesByKey { window: DAY }, answer)
-            .backoff(step.clone())
-            .binds_ids()
-            .provider("stripe")
-            .owner("payments")
-            .key_recipe("order and version")
-            .max_in_flight(50)
-            .max_per(1000, DAY)
-            .max_cost_per_tenant(100_000, DAY)
-            .on_dead(OnDead::Block)
-    };
-    let mail = Operation::new(Downstream::Unprotected, answer)
-        .backoff(step.clone())
-        .reconcile(|_: &Delivery| Finding::Inconclusive(Failure::new("lookup", "no answer")));
-    let post = Operation::new(Downstream::Unprotected, answer).backoff(step.clone());
     // settled
     put(of("pay", "ok-1").cost(10));
     put(of("pay", "ok-2").cost(20).ordering_key("acme-1"));
@@ -94,8 +102,8 @@ fn fixture_holds_an_intent_in_every_status() {
     put(of("pay", "ok-expiring").delay(DAY * 2).expires_in(DAY * 3));
     let relay = Relay::builder(&outbox)
         .operation("pay", pay())
-        .operation("mail", mail)
-        .operation("post", post)
+        .operation("mail", mail())
+        .operation("post", unprotected())
         .workers(1)
         .seed(7)
         .build()
@@ -124,15 +132,13 @@ fn fixture_holds_an_intent_in_every_status() {
     let (go, may_go) = channel::<()>();
     let gate = Arc::new(Mutex::new((began, may_go)));
     let held = Arc::clone(&gate);
-    let stuck = pay_with(move |_| {
+    let stuck = move |_: &Delivery| {
         let gate = held.lock().unwrap();
         gate.0.send(()).unwrap();
         let _ = gate.1.recv();
         Outcome::MaybeSent(Failure::new("timeout", "x"))
-    });
-    fn pay_with(f: impl Fn(&Delivery) -> Outcome + Send + Sync + 'static) -> Operation {
-        Operation::new(Downstream::DeduplicatesByKey { window: DAY }, f).binds_ids()
-    }
+    };
+    let stuck = Operation::new(Downstream::DeduplicatesByKey { window: DAY }, stuck).binds_ids();
     let relay = Relay::builder(&outbox).operation("pay", stuck).workers(1).build().unwrap();
     let handle = relay.start().unwrap();
     has_begun.recv().unwrap();

@@ -179,7 +179,9 @@ fn migration_by_two_processes_at_once_is_one() {
     let (_dir, path) = fixture(1);
     std::thread::scope(|scope| {
         let opens: Vec<_> = (0..4).map(|_| scope.spawn(|| Outbox::open(&path).map(drop))).collect();
-        opens.into_iter().for_each(|open| open.join().unwrap().unwrap());
+        for open in opens {
+            open.join().unwrap().unwrap();
+        }
     });
     assert_eq!(version(&path), Outbox::SCHEMA_VERSION);
 }

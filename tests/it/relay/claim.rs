@@ -440,7 +440,7 @@ fn relay_configuration_is_checked() {
     ];
     assert!(Shard::new(2, 2).unwrap_err().to_string().contains("shard"));
     for (option, builder) in bad {
-        let error = builder.build().err().expect(option);
+        let error = builder.build().expect_err(option);
         assert_eq!(error.kind(), ErrorKind::Invalid, "{option}");
         assert!(error.to_string().contains(option), "{option}: {error}");
     }

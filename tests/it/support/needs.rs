@@ -16,6 +16,7 @@ pub fn has(program: &str) -> bool {
 
 /// Reports the calling test as skipped, past the harness, which hides what a test that passes
 /// prints.
+#[expect(clippy::explicit_write, reason = "the harness hides what eprintln! prints")]
 pub fn skipped(why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
