@@ -54,7 +54,7 @@ fn unprotected() -> Operation {
 const MINUTES: Backoff =
     Backoff::Exponential { base: Duration::from_secs(60), cap: DAY, jitter: Jitter::None };
 
-/// What an application may have of its own, also on our tables.
+/// Objects of an application, also on the tables of the outbox.
 const APPLICATION: &str = "
     CREATE TABLE orders (id TEXT PRIMARY KEY, state TEXT);
     CREATE TABLE app_log (line TEXT);

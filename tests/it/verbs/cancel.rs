@@ -193,7 +193,7 @@ fn cancel_in_flight_and_lost_without_lookup_needs_review() {
     relay_on(&world.second(), Operation::new(DEDUPLICATES, handler)).drain().unwrap();
     let entry = world.entry(id);
     assert_eq!((entry.status, entry.attempts), (Status::NeedsReview, 1));
-    assert!(entry.last_error.unwrap().contains("wanted to cancel it"));
+    assert!(entry.last_error.unwrap().contains("cancellation was requested"));
     // A person who sends it again has changed the mind.
     world.outbox.replay(id, "alice").unwrap();
     assert_eq!(world.drain(DEDUPLICATES).succeeded, 1);

@@ -248,7 +248,7 @@ fn words(rule: Rule) -> &'static [&'static str] {
         Rule::Unreadable => &["outbox.payload", "review"],
         Rule::Expired => &["expired", "since 2027-01-15T08:01:00Z"],
         Rule::InDoubt => &["attempt of 2027-01-15T08:00:00Z", "forgotten the key"],
-        Rule::CancelRequested => &["wanted to cancel"],
+        Rule::CancelRequested => &["cancellation was requested"],
         Rule::Attempts => &["used up: 1 of 1"],
         Rule::Paused => &["alice", "until it is resumed", "their maintenance"],
         Rule::Probing => &["another intent tries"],
