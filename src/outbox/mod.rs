@@ -176,12 +176,12 @@ impl Outbox {
 
     /// The file, as SQLite resolves its name.
     pub fn path(&self) -> &str {
-        self.inner.store.path()
+        &self.inner.store.path
     }
 
     /// The id that was given to this database when its outbox was created.
     pub fn database_id(&self) -> &str {
-        self.inner.store.database_id()
+        &self.inner.store.database_id
     }
 
     /// A connection for a transaction of the outbox's own, which this thread could only wait for in
@@ -233,7 +233,7 @@ impl Outbox {
     /// or not durable.
     pub(crate) fn check(&self, conn: &Connection) -> Result<()> {
         static WARNED: AtomicBool = AtomicBool::new(false);
-        store::check_transaction(conn, self.inner.store.path())?;
+        store::check_transaction(conn, &self.inner.store.path)?;
         if store::check_durability(conn)? && !WARNED.swap(true, Ordering::Relaxed) {
             log::warn!(
                 "a connection that writes here runs below synchronous=FULL: a power cut can undo \
@@ -248,7 +248,7 @@ impl Outbox {
     }
 
     fn prepare<'i>(&self, intent: &'i Intent, now: i64) -> Result<Prepared<'i>> {
-        let prepared = intent.prepare(now, self.inner.store.payload_max())?;
+        let prepared = intent.prepare(now, self.inner.store.payload_max)?;
         if let Some(known) = &self.inner.operations
             && !known.iter().any(|name| name == prepared.operation())
         {

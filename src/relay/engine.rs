@@ -310,7 +310,7 @@ impl Engine {
 
     /// How much more this relay may claim.
     fn capacity(&self) -> Capacity {
-        let payload_max = self.shared.outbox.store().payload_max();
+        let payload_max = self.shared.outbox.store().payload_max;
         let (options, held) = (&self.shared.options, self.held.values());
         let mut capacity = Capacity::new(options, payload_max, self.workers(), &self.lanes, held);
         let waits_for_idle_worker = self.waits_for_idle_worker && capacity.idle() == 0;

@@ -44,9 +44,9 @@ const MIGRATION_WAIT: Duration = Duration::from_secs(75);
 pub(crate) struct Store {
     pool: connection::Pool,
     /// The file's name as SQLite resolves it.
-    path: String,
-    database_id: String,
-    payload_max: usize,
+    pub path: String,
+    pub database_id: String,
+    pub payload_max: usize,
 }
 
 impl Store {
@@ -68,18 +68,6 @@ impl Store {
             database_id: meta.database_id,
             payload_max: meta.payload_max,
         })
-    }
-
-    pub fn path(&self) -> &str {
-        &self.path
-    }
-
-    pub fn database_id(&self) -> &str {
-        &self.database_id
-    }
-
-    pub fn payload_max(&self) -> usize {
-        self.payload_max
     }
 
     /// A connection for writing.
