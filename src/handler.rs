@@ -88,25 +88,32 @@ impl<F: Fn(&Delivery) -> Outcome + Send + Sync> Handler for F {
 #[derive(Debug, Clone)]
 pub struct Delivery {
     pub(crate) id: i64,
-    pub(crate) tenant_id: String,
     pub(crate) operation: String,
-    pub(crate) entity_id: String,
-    pub(crate) intent_version: i64,
-    pub(crate) idempotency_key: String,
-    pub(crate) args_hash: Option<String>,
-    pub(crate) endpoint: Option<String>,
-    pub(crate) method: String,
-    pub(crate) content_type: String,
-    pub(crate) payload: Arc<str>,
-    pub(crate) headers: Vec<(String, String)>,
-    pub(crate) ordering_key: Option<String>,
-    pub(crate) created_at: i64,
+    pub(crate) intent: StoredIntent,
     pub(crate) downstream: Downstream,
     pub(crate) facts: Facts,
     pub(crate) token: i64,
     pub(crate) lease: Arc<Lease>,
     /// The provider's id, in a lookup of an intent that was bound before.
     pub(crate) downstream_id: Option<String>,
+}
+
+/// An intent's columns in `outbox`, as the file holds them.
+#[derive(Debug, Clone)]
+pub(crate) struct StoredIntent {
+    pub tenant_id: String,
+    pub entity_id: String,
+    pub intent_version: i64,
+    pub idempotency_key: String,
+    pub args_hash: Option<String>,
+    pub endpoint: Option<String>,
+    pub method: String,
+    pub content_type: String,
+    pub payload: Arc<str>,
+    pub headers: Vec<(String, String)>,
+    pub ordering_key: Option<String>,
+    pub created_at: i64,
+    pub cost: i64,
 }
 
 impl Delivery {
@@ -117,7 +124,7 @@ impl Delivery {
 
     /// The tenant, column `tenant_id`; empty where the application has no tenants.
     pub fn tenant(&self) -> &str {
-        &self.tenant_id
+        &self.intent.tenant_id
     }
 
     /// The operation, column `operation`.
@@ -127,58 +134,58 @@ impl Delivery {
 
     /// The business object acted on, column `entity_id`.
     pub fn entity(&self) -> &str {
-        &self.entity_id
+        &self.intent.entity_id
     }
 
     /// The intent's version from 1, column `intent_version`.
     pub fn version(&self) -> i64 {
-        self.intent_version
+        self.intent.intent_version
     }
 
     /// The key as stored, column `idempotency_key`: forever the same for this business action.
     pub fn idempotency_key(&self) -> &str {
-        &self.idempotency_key
+        &self.intent.idempotency_key
     }
 
     /// The key as sent. It differs from the stored one only for a key that a named tenant brought
     /// along, so that tenants cannot collide at a shared account.
     pub fn wire_key(&self) -> String {
-        key::wire_key(&self.tenant_id, &self.operation, &self.idempotency_key)
+        key::wire_key(&self.intent.tenant_id, &self.operation, &self.intent.idempotency_key)
     }
 
     /// The intent's own endpoint, if it names one.
     pub fn endpoint(&self) -> Option<&str> {
-        self.endpoint.as_deref()
+        self.intent.endpoint.as_deref()
     }
 
     /// The HTTP method.
     pub fn method(&self) -> &str {
-        &self.method
+        &self.intent.method
     }
 
     /// The media type of the payload.
     pub fn content_type(&self) -> &str {
-        &self.content_type
+        &self.intent.content_type
     }
 
     /// The body to send.
     pub fn payload(&self) -> &str {
-        &self.payload
+        &self.intent.payload
     }
 
     /// Headers stored with the intent, such as trace ids.
     pub fn headers(&self) -> &[(String, String)] {
-        &self.headers
+        &self.intent.headers
     }
 
     /// The key within which intents go out in order.
     pub fn ordering_key(&self) -> Option<&str> {
-        self.ordering_key.as_deref()
+        self.intent.ordering_key.as_deref()
     }
 
     /// When the intent was enqueued, in UTC milliseconds.
     pub fn created_at(&self) -> i64 {
-        self.created_at
+        self.intent.created_at
     }
 
     /// Which attempt this is, from 1. Attempts that provably never left do not count.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::clock::{Clock, SystemClock};
 use crate::core::{Downstream, Entry, Facts, Filter, Intent, millis};
 use crate::error::Result;
-use crate::handler::Delivery;
+use crate::handler::{Delivery, StoredIntent};
 use crate::lease::Lease;
 use crate::outbox::Outbox;
 
@@ -97,10 +97,8 @@ pub fn delivery(intent: &Intent) -> Result<DeliveryBuilder> {
     // The text was written a moment ago, from names and values that were checked.
     let headers: BTreeMap<String, String> =
         serde_json::from_str(&prepared.headers).unwrap_or_default();
-    let delivery = Delivery {
-        id: 1,
+    let stored = StoredIntent {
         tenant_id: prepared.tenant_id().to_owned(),
-        operation: prepared.operation().to_owned(),
         entity_id: prepared.entity_id().to_owned(),
         intent_version: prepared.intent_version(),
         idempotency_key: prepared.key.clone().into_owned(),
@@ -112,6 +110,12 @@ pub fn delivery(intent: &Intent) -> Result<DeliveryBuilder> {
         headers: headers.into_iter().collect(),
         ordering_key: prepared.ordering_key().map(str::to_owned),
         created_at: prepared.created_at,
+        cost: prepared.cost,
+    };
+    let delivery = Delivery {
+        id: 1,
+        operation: prepared.operation().to_owned(),
+        intent: stored,
         downstream: Downstream::Unprotected,
         facts: Facts { attempts: 1, tries: 1, ..Facts::default() },
         token: 1,

@@ -20,16 +20,35 @@ use super::{Http, Timeouts};
 use crate::Finding;
 use crate::clock::SystemClock;
 use crate::core::{Downstream, Facts, Outcome};
-use crate::handler::{Delivery, Handler};
+use crate::handler::{Delivery, Handler, StoredIntent};
 use crate::lease::Lease;
 use crate::testing::ManualClock;
 
 /// A first attempt of an intent without an endpoint.
 fn delivery(key: &str) -> Delivery {
+    delivery_of(intent(key))
+}
+
+fn delivery_to(key: &str, endpoint: impl Into<String>) -> Delivery {
+    delivery_of(StoredIntent { endpoint: Some(endpoint.into()), ..intent(key) })
+}
+
+fn delivery_of(intent: StoredIntent) -> Delivery {
     Delivery {
         id: 7,
-        tenant_id: String::new(),
         operation: "charge".into(),
+        intent,
+        downstream: Downstream::DeduplicatesByKey { window: Duration::from_secs(86_400) },
+        facts: Facts { attempts: 1, tries: 1, ..Facts::default() },
+        token: 1,
+        downstream_id: None,
+        lease: Arc::new(Lease::new(i64::MAX, Arc::new(SystemClock))),
+    }
+}
+
+fn intent(key: &str) -> StoredIntent {
+    StoredIntent {
+        tenant_id: String::new(),
         entity_id: "order-1".into(),
         intent_version: 1,
         idempotency_key: key.into(),
@@ -41,16 +60,8 @@ fn delivery(key: &str) -> Delivery {
         headers: Vec::new(),
         ordering_key: None,
         created_at: 1_700_000_000_000,
-        downstream: Downstream::DeduplicatesByKey { window: Duration::from_secs(86_400) },
-        facts: Facts { attempts: 1, tries: 1, ..Facts::default() },
-        token: 1,
-        downstream_id: None,
-        lease: Arc::new(Lease::new(i64::MAX, Arc::new(SystemClock))),
+        cost: 0,
     }
-}
-
-fn delivery_to(key: &str, endpoint: impl Into<String>) -> Delivery {
-    Delivery { endpoint: Some(endpoint.into()), ..delivery(key) }
 }
 
 /// Phases that are short where the test waits for them to end.

@@ -76,7 +76,7 @@ impl Capacity {
             self.waiting = self.waiting.max(Some(work.lane.priority));
         }
         *held += 1;
-        self.bytes_left = self.bytes_left.saturating_sub(work.held.delivery().payload.len());
+        self.bytes_left = self.bytes_left.saturating_sub(work.held.delivery().intent.payload.len());
         if matches!(work.held, Held::LookUp(..)) {
             self.lookups_left = self.lookups_left.saturating_sub(1);
         }

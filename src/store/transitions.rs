@@ -41,7 +41,7 @@ impl<'a> Row<'a> {
         Self {
             id: delivery.id,
             operation: &delivery.operation,
-            is_keyed: delivery.ordering_key.is_some(),
+            is_keyed: delivery.intent.ordering_key.is_some(),
             status: Status::InFlight,
             token: Some(delivery.token),
             has_lease: true,

@@ -48,7 +48,7 @@ fn delivery_is_what_a_relay_would_hand_over() {
         )
     };
     assert_eq!(facts(&ours), facts(&theirs));
-    assert_eq!(ours.args_hash, theirs.args_hash);
+    assert_eq!(ours.intent.args_hash, theirs.intent.args_hash);
 }
 
 #[test]

@@ -169,7 +169,8 @@ fn timeout_of_sending_ends_a_peer_that_never_reads() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let quick = Timeouts { send: Duration::from_millis(300), ..short() };
     let http = http(&format!("http://{}/ok", listener.local_addr().unwrap())).timeouts(quick);
-    let delivery = Delivery { payload: "x".repeat(48 << 20).into(), ..delivery("k") };
+    let delivery =
+        delivery_of(StoredIntent { payload: "x".repeat(48 << 20).into(), ..intent("k") });
     let started = Instant::now();
     let outcome = http.deliver(&delivery);
     assert_eq!(kind(&outcome), ("maybe_sent", "timeout"), "{outcome:?}");

@@ -134,17 +134,22 @@ fn secrets_are_never_said_or_logged() {
         let endpoint = format!("{origin}{path}/SENTINEL1?token=SENTINEL2");
         let http = http(&endpoint).header("authorization", "Bearer SENTINEL3");
         let elsewhere = Http::new().allow_addresses(["127.0.0.0/8"]).timeouts(short());
-        let secret = Delivery {
+        let secret = StoredIntent {
             payload: "SENTINEL4".into(),
             headers: vec![("x-own".into(), "SENTINEL5".into())],
-            ..delivery("k")
+            ..intent("k")
         };
-        let from_row = Delivery { endpoint: Some(endpoint.clone()), ..secret.clone() };
-        let malformed =
-            Delivery { headers: vec![("x".into(), "SENTINEL5\r\n".into())], ..secret.clone() };
-        for outcome in
-            [http.deliver(&secret), http.deliver(&malformed), elsewhere.deliver(&from_row)]
-        {
+        let from_row =
+            delivery_of(StoredIntent { endpoint: Some(endpoint.clone()), ..secret.clone() });
+        let malformed = delivery_of(StoredIntent {
+            headers: vec![("x".into(), "SENTINEL5\r\n".into())],
+            ..secret.clone()
+        });
+        for outcome in [
+            http.deliver(&delivery_of(secret)),
+            http.deliver(&malformed),
+            elsewhere.deliver(&from_row),
+        ] {
             let said = format!("{outcome:?} {http:?}");
             assert!(!said.contains("SENTINEL"), "{path}: {said}");
         }

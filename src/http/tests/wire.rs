@@ -10,13 +10,13 @@ fn header(name: &str, value: &str) -> (String, String) {
 fn intent_arrives_unchanged() {
     let server = Server::start();
     let payload = "{\"b\": 1,\n \"a\":\"\u{e9}\u{1f600}\\u0000\"}";
-    let delivery = Delivery {
+    let delivery = delivery_of(StoredIntent {
         payload: payload.into(),
         method: "PUT".to_owned(),
         content_type: "application/vnd.x+json; charset=utf-8".to_owned(),
         headers: vec![header("traceparent", "00-1-2-01"), header("X-Schema", "v 2")],
-        ..delivery("charge:0a1b")
-    };
+        ..intent("charge:0a1b")
+    });
     let outcome = http(&server.url("/ok?x=1&y=%20")).deliver(&delivery);
     assert!(matches!(outcome, Outcome::Succeeded(_)), "{outcome:?}");
     let request = server.requests().remove(0);
@@ -47,14 +47,18 @@ fn payload_that_is_empty_sends_no_body_where_the_method_needs_none() {
         ("PUT", Some("0")),
         ("PATCH", Some("0")),
     ] {
-        let empty = Delivery { method: method.into(), payload: "".into(), ..delivery(method) };
+        let empty = delivery_of(StoredIntent {
+            method: method.into(),
+            payload: "".into(),
+            ..intent(method)
+        });
         http.deliver(&empty);
         let request = server.requests_for(method).remove(0);
         assert_eq!(request.header("content-length"), length, "{method}");
         assert_eq!(request.header("content-type").is_some(), length.is_some(), "{method}");
         assert_eq!(request.header("transfer-encoding"), None, "{method}");
     }
-    http.deliver(&Delivery { method: "DELETE".into(), ..delivery("with-body") });
+    http.deliver(&delivery_of(StoredIntent { method: "DELETE".into(), ..intent("with-body") }));
     assert_eq!(server.requests_for("with-body")[0].body, r#"{"amount":1}"#);
 }
 
@@ -62,8 +66,8 @@ fn payload_that_is_empty_sends_no_body_where_the_method_needs_none() {
 fn methods_that_cannot_be_used_are_refused_before_anything_is_sent() {
     let server = Server::start();
     for method in ["", "PO ST", "POST\r\n", "CONNECT", "TRACE", "HEAD", "P\u{d6}ST"] {
-        let outcome =
-            http(&server.url("/ok")).deliver(&Delivery { method: method.into(), ..delivery("k") });
+        let outcome = http(&server.url("/ok"))
+            .deliver(&delivery_of(StoredIntent { method: method.into(), ..intent("k") }));
         assert_eq!(kind(&outcome), ("rejected", "method"), "{method:?}: {outcome:?}");
     }
     assert_eq!(server.connections(), 0);
@@ -74,7 +78,7 @@ fn headers_of_the_configuration_win_over_the_row() {
     let server = Server::start();
     let http = http(&server.url("/ok")).header("X-Version", "configured");
     let headers = vec![header("x-version", "row"), header("Content-Type", "text/plain")];
-    http.deliver(&Delivery { headers, ..delivery("k") });
+    http.deliver(&delivery_of(StoredIntent { headers, ..intent("k") }));
     let request = server.requests().remove(0);
     assert_eq!(request.header("x-version"), Some("configured"));
     assert_eq!(request.count("x-version"), 1);
@@ -99,11 +103,13 @@ fn headers_of_a_row_that_are_bad_are_refused_before_anything_is_sent() {
         ("x", "cl\u{e9}"),
         ("x y", "a"),
     ] {
-        let delivery = Delivery { headers: vec![header(name, value)], ..delivery("k") };
+        let delivery =
+            delivery_of(StoredIntent { headers: vec![header(name, value)], ..intent("k") });
         let outcome = http(&server.url("/ok")).deliver(&delivery);
         assert_eq!(kind(&outcome), ("rejected", "header"), "{name}: {outcome:?}");
     }
-    let delivery = Delivery { content_type: "text/plain\r\nx: y".into(), ..delivery("k") };
+    let delivery =
+        delivery_of(StoredIntent { content_type: "text/plain\r\nx: y".into(), ..intent("k") });
     assert_eq!(kind(&http(&server.url("/ok")).deliver(&delivery)), ("rejected", "header"));
     assert_eq!(server.connections(), 0);
 }
@@ -116,7 +122,8 @@ fn key_is_sent_once_bare_or_quoted_in_the_header_of_choice() {
     plain.quoted_key().deliver(&delivery("q\"\\"));
     let own = http(&server.url("/ok")).idempotency_header("X-Request-Id");
     own.deliver(&delivery("b"));
-    let refused = Delivery { headers: vec![header("x-request-id", "z")], ..delivery("c") };
+    let refused =
+        delivery_of(StoredIntent { headers: vec![header("x-request-id", "z")], ..intent("c") });
     assert_eq!(kind(&own.deliver(&refused)), ("rejected", "header"));
 
     let requests = server.requests();
@@ -134,11 +141,11 @@ fn key_is_sent_once_bare_or_quoted_in_the_header_of_choice() {
 fn placeholders_are_filled_in_both_kinds_of_endpoint() {
     let server = Server::start();
     let http = http(&server.url("/ok/{idempotency_key}?e={entity_id}"));
-    http.deliver(&Delivery { entity_id: "a/b c".into(), ..delivery("k:1") });
+    http.deliver(&delivery_of(StoredIntent { entity_id: "a/b c".into(), ..intent("k:1") }));
     http.deliver(&delivery_to("k:2", server.url("/ok/{entity_id}")));
     let paths: Vec<String> = server.requests().into_iter().map(|r| r.path).collect();
     assert_eq!(paths, ["/ok/k%3A1?e=a%2Fb%20c", "/ok/order-1"]);
-    let dotted = Delivery { entity_id: "..".into(), ..delivery("k:3") };
+    let dotted = delivery_of(StoredIntent { entity_id: "..".into(), ..intent("k:3") });
     assert_eq!(kind(&http.deliver(&dotted)), ("rejected", "endpoint"));
 }
 

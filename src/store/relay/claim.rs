@@ -117,7 +117,7 @@ impl RelayTx<'_> {
         claimed: &mut Claimed,
     ) -> Result<Batch> {
         let mut batch = Batch::default();
-        let taken: usize = claimed.deliveries.iter().map(|d| d.payload.len()).sum();
+        let taken: usize = claimed.deliveries.iter().map(|d| d.intent.payload.len()).sum();
         let left = Room {
             limit: room.limit.saturating_sub(claimed.deliveries.len()),
             bytes: room.bytes.saturating_sub(taken),
@@ -146,7 +146,7 @@ impl RelayTx<'_> {
                 }
             }
         }
-        let taken: usize = claimed.deliveries.iter().map(|d| d.payload.len()).sum();
+        let taken: usize = claimed.deliveries.iter().map(|d| d.intent.payload.len()).sum();
         let has_room = claimed.deliveries.len() < room.limit && taken < room.bytes;
         batch.goes_on = batch.deferred > 0 && has_room;
         Ok(batch)
@@ -237,9 +237,16 @@ impl RelayTx<'_> {
             ..facts
         };
         let lease = Arc::new(Lease::new(expires_at, Arc::clone(&self.clock)));
-        let downstream = policy.promise.downstream;
-        let delivery = intent.delivery(candidate.id, operation, downstream, facts, (token, lease));
-        Ok(Tried::Claimed(Arc::new(delivery)))
+        Ok(Tried::Claimed(Arc::new(Delivery {
+            id: candidate.id,
+            operation: operation.clone(),
+            intent,
+            downstream: policy.promise.downstream,
+            facts,
+            token,
+            lease,
+            downstream_id: None,
+        })))
     }
 
     /// Lets a row wait until its tenant has something left: without a try, without an event.

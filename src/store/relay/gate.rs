@@ -93,7 +93,7 @@ impl RelayTx<'_> {
         let heard = Heard {
             outcome,
             claim: (delivery.id, delivery.token),
-            names_endpoint: delivery.endpoint.is_some(),
+            names_endpoint: delivery.intent.endpoint.is_some(),
             due_at,
         };
         let flow = self.flow(operation)?;

@@ -79,7 +79,6 @@ impl RelayTx<'_> {
         policy: &Policy,
         is_alive: IsAlive<'_>,
     ) -> Result<Option<Held>> {
-        let operation = &request.rules.operation;
         // Parking does not change the row's position, so that its ordering key is ignored here.
         let row = row_of(candidate.id, candidate.token, Status::Unknown, request.rules);
         let intent = match candidate.intent {
@@ -115,10 +114,15 @@ impl RelayTx<'_> {
             ..candidate.facts
         };
         let lease = Arc::new(Lease::new(expires_at, Arc::clone(&self.clock)));
-        let (downstream, claim) = (policy.promise.downstream, (token, lease));
         let delivery = Delivery {
+            id: candidate.id,
+            operation: request.rules.operation.clone(),
+            intent,
+            downstream: policy.promise.downstream,
+            facts,
+            token,
+            lease,
             downstream_id: binding::id_of(self.conn, candidate.id)?,
-            ..intent.delivery(candidate.id, operation, downstream, facts, claim)
         };
         Ok(Some(Held::LookUp(Arc::new(delivery), lookup)))
     }

@@ -34,11 +34,11 @@ pub(crate) fn insert_event(
     mut event: Event,
     delivery: Option<&Delivery>,
 ) -> Result<Event> {
-    let headers = match delivery.filter(|delivery| delivery.headers.is_empty()) {
+    let headers = match delivery.filter(|delivery| delivery.intent.headers.is_empty()) {
         Some(delivery) => {
             event.operation.clone_from(&delivery.operation);
-            event.key_hash = key::sha256(&delivery.idempotency_key);
-            event.args_hash.clone_from(&delivery.args_hash);
+            event.key_hash = key::sha256(&delivery.intent.idempotency_key);
+            event.args_hash.clone_from(&delivery.intent.args_hash);
             None
         }
         None => read_intent(conn, &mut event)?,

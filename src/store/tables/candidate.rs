@@ -1,14 +1,11 @@
 //! Finding and reading a due row, which may hold anything that other programs have written.
 
-use std::sync::Arc;
-
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
 
-use crate::core::{Downstream, Facts};
+use crate::core::Facts;
 use crate::error::Result as Fallible;
-use crate::handler::Delivery;
-use crate::lease::Lease;
+use crate::handler::StoredIntent;
 use crate::store::columns;
 
 /// The columns of a row's facts, first in every statement and in the order of `read_facts`. Columns
@@ -87,57 +84,6 @@ pub(crate) struct Candidate {
     pub facts: Facts,
     /// The intent, or why it cannot be read.
     pub intent: Result<StoredIntent, String>,
-}
-
-/// An intent as the file holds it.
-pub(crate) struct StoredIntent {
-    pub tenant_id: String,
-    pub entity_id: String,
-    pub intent_version: i64,
-    pub idempotency_key: String,
-    pub args_hash: Option<String>,
-    pub endpoint: Option<String>,
-    pub method: String,
-    pub content_type: String,
-    pub payload: Arc<str>,
-    pub headers: Vec<(String, String)>,
-    pub ordering_key: Option<String>,
-    pub created_at: i64,
-    pub cost: i64,
-}
-
-impl StoredIntent {
-    /// The intent as a handler sees it, under a claim.
-    pub fn delivery(
-        self,
-        id: i64,
-        operation: &str,
-        downstream: Downstream,
-        facts: Facts,
-        (token, lease): (i64, Arc<Lease>),
-    ) -> Delivery {
-        Delivery {
-            id,
-            tenant_id: self.tenant_id,
-            operation: operation.to_owned(),
-            entity_id: self.entity_id,
-            intent_version: self.intent_version,
-            idempotency_key: self.idempotency_key,
-            args_hash: self.args_hash,
-            endpoint: self.endpoint,
-            method: self.method,
-            content_type: self.content_type,
-            payload: self.payload,
-            headers: self.headers,
-            ordering_key: self.ordering_key,
-            created_at: self.created_at,
-            downstream,
-            facts,
-            token,
-            lease,
-            downstream_id: None,
-        }
-    }
 }
 
 pub(crate) fn read_candidate(row: &SqlRow<'_>, operation: &str) -> rusqlite::Result<Candidate> {
