@@ -58,8 +58,7 @@ pub(crate) const ID_OF_KEY: &str = "
     SELECT id FROM main.outbox WHERE tenant_id = ?1 AND idempotency_key = ?2";
 
 pub(crate) fn id_of_key(conn: &Connection, tenant: &str, key: &str) -> Result<Option<i64>> {
-    let mut statement = conn.prepare_cached(ID_OF_KEY)?;
-    Ok(statement.query_row([tenant, key], |row| row.get(0)).optional()?)
+    Ok(conn.prepare_cached(ID_OF_KEY)?.query_row([tenant, key], |row| row.get(0)).optional()?)
 }
 
 /// The intents that match, by id, without their receipts.

@@ -41,11 +41,10 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<Shard>, now: i64) ->
     };
     let promise = contract::promise(Some(&contract));
     if let Some(withheld) = decide::withheld(&candidate.facts, promise, now) {
+        use decide::Withheld::{CancelRequested, Expired, InDoubt};
         let at = match withheld {
-            decide::Withheld::Expired => candidate.facts.expires_at,
-            decide::Withheld::InDoubt | decide::Withheld::CancelRequested => {
-                candidate.facts.in_doubt_since
-            }
+            Expired => candidate.facts.expires_at,
+            InDoubt | CancelRequested => candidate.facts.in_doubt_since,
         };
         return Ok(Why::withheld(withheld, promise.downstream, at.unwrap_or(now)));
     }
@@ -175,24 +174,20 @@ fn find(conn: &Connection, id: i64) -> Result<Waiting> {
 /// that is itself, a later one that is on the way.
 fn before(conn: &Connection, row: &Waiting) -> Result<Option<(i64, Status)>> {
     let Some((tenant, key)) = &row.key else { return Ok(None) };
-    let mut head = conn.prepare_cached(HEAD)?;
-    let head: Option<i64> = head.query_row([tenant, key], |row| row.get(0)).optional()?;
-    let before = match head {
-        Some(head) if head != row.id => Some(head),
-        _ => {
-            let mut acting = conn.prepare_cached(
-                "SELECT k.id FROM main.outbox_keyed k
-                 CROSS JOIN main.outbox_lease l ON l.id = k.id
-                 WHERE k.tenant_id = ?1 AND k.ordering_key = ?2 AND k.id <> ?3
-                   AND l.state = 'in_flight'
-                 LIMIT 1",
-            )?;
-            acting.query_row((tenant, key, row.id), |row| row.get(0)).optional()?
-        }
-    };
-    let Some(before) = before else { return Ok(None) };
-    let status = find(conn, before)?.status;
-    Ok(Some((before, status)))
+    let head: Option<i64> =
+        conn.prepare_cached(HEAD)?.query_row([tenant, key], |row| row.get(0)).optional()?;
+    let mut before = head.filter(|&head| head != row.id);
+    if before.is_none() {
+        let mut acting = conn.prepare_cached(
+            "SELECT k.id FROM main.outbox_keyed k
+             CROSS JOIN main.outbox_lease l ON l.id = k.id
+             WHERE k.tenant_id = ?1 AND k.ordering_key = ?2 AND k.id <> ?3
+               AND l.state = 'in_flight'
+             LIMIT 1",
+        )?;
+        before = acting.query_row((tenant, key, row.id), |row| row.get(0)).optional()?;
+    }
+    before.map(|id| Ok((id, find(conn, id)?.status))).transpose()
 }
 
 #[cfg(test)]

@@ -29,13 +29,10 @@ impl RelayTx<'_> {
 
     /// Releases a row that no worker has started; the attempt or the lookup is not counted.
     pub fn release(&mut self, held: &Held) -> Result<bool> {
-        match held {
-            Held::Send(delivery) => self.release_send(delivery),
-            Held::LookUp(delivery, _) => self.release_lookup(delivery),
-        }
-    }
-
-    fn release_send(&mut self, delivery: &Delivery) -> Result<bool> {
+        let delivery = match held {
+            Held::Send(delivery) => delivery,
+            Held::LookUp(delivery, _) => return self.end_lookup(delivery, 1),
+        };
         self.forget_probe(&delivery.operation, delivery.id, delivery.token)?;
         let row = Row::claimed(delivery, OnDead::Block);
         let facts = self.with_request(delivery.facts, row)?;
@@ -65,7 +62,7 @@ impl RelayTx<'_> {
     pub fn abandon(&mut self, held: &Held, rules: &Rules) -> Result<()> {
         let delivery = match held {
             Held::Send(delivery) => delivery,
-            Held::LookUp(delivery, _) => return self.abandon_lookup(delivery),
+            Held::LookUp(delivery, _) => return self.end_lookup(delivery, 0).map(drop),
         };
         let row = Row::claimed(delivery, rules.on_dead);
         let facts = self.with_request(delivery.facts, row)?;

@@ -160,17 +160,9 @@ impl RelayTx<'_> {
         Ok(Some(token))
     }
 
-    /// Releases a row that no worker has asked about; the lookup is not counted.
-    pub(crate) fn release_lookup(&self, delivery: &Delivery) -> Result<bool> {
-        self.end_lookup(delivery, 1)
-    }
-
-    /// Lets others look up the row of a lookup that may never return. The lookup stays counted.
-    pub(crate) fn abandon_lookup(&self, delivery: &Delivery) -> Result<()> {
-        self.end_lookup(delivery, 0).map(drop)
-    }
-
-    fn end_lookup(&self, delivery: &Delivery, uncounted: u32) -> Result<bool> {
+    /// Lets others look up a row. `uncounted` is 1 for a lookup that no worker has begun, and 0 for
+    /// a lookup that may never return.
+    pub(super) fn end_lookup(&self, delivery: &Delivery, uncounted: u32) -> Result<bool> {
         let mut statement = self.conn.prepare_cached(
             "UPDATE main.outbox_lease
              SET due_at = ?3, token = NULL, owner = NULL, lookups = max(lookups - ?4, 0)
@@ -189,10 +181,10 @@ impl RelayTx<'_> {
         rules: &Rules,
     ) -> Result<()> {
         let delivery = &record.delivery;
-        let (policy, draw) = (self.policy(rules)?, self.draw(record));
+        let policy = self.policy(rules)?;
         let row = Row { status: Status::Unknown, ..Row::claimed(delivery, rules.on_dead) };
         let facts = self.with_request(delivery.facts, row)?;
-        let decision = decide_finding(&facts, finding, observed, &policy, draw);
+        let decision = decide_finding(&facts, finding, observed, &policy, self.draw(record));
         if let Finding::Applied(receipt) = finding {
             let kind = Some(EventKind::Reconciled);
             if !self.moves.apply(row, kind, &decision, Some(receipt))? {

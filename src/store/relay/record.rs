@@ -105,7 +105,6 @@ impl RelayTx<'_> {
                 Ok((columns::lossy_option(r, 0)?, columns::lossy(r, 1)?))
             })
             .optional()?;
-        drop(statement);
         let Some((late_id, late_receipt)) = proof else { return Ok(false) };
         let receipt = Receipt::from_json(late_id, &late_receipt);
         let decision = Decision {

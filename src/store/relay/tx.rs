@@ -100,15 +100,9 @@ impl<'a> RelayTx<'a> {
             "UPDATE main.outbox_meta SET token = token + 1
              WHERE id = 1 AND schema_version = ?1 RETURNING token",
         )?;
-        let token = statement.query_row([schema::VERSION], |row| row.get(0)).map_err(|error| {
-            if error != rusqlite::Error::QueryReturnedNoRows {
-                return Error::from(error);
-            }
-            migrated()
-        })?;
-        drop(statement);
-        self.token = Some(token);
-        Ok(token)
+        let token = statement.query_row([schema::VERSION], |row| row.get(0)).optional()?;
+        self.token = token;
+        token.ok_or_else(migrated)
     }
 
     /// The operation's rules as they hold: the relay's own, or the stored contract if stricter.

@@ -144,7 +144,7 @@ impl Writer {
     /// Moves the WAL into the database and cuts it, unless a reader or writer would have to wait.
     pub fn checkpoint(&self) -> Result<()> {
         let at_most = std::time::Duration::from_millis(50);
-        crate::store::connection::give_up_waiting(at_most, || {
+        connection::give_up_waiting(at_most, || {
             self.conn.query_row("PRAGMA main.wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
         })?;
         Ok(())

@@ -170,8 +170,7 @@ impl Ledger {
         let Some(begins) = self.budgets.iter().map(|budget| budget.begins(self.now)).min() else {
             return Ok(());
         };
-        let mut statement = conn.prepare_cached(FORGET)?;
-        statement.execute(named_params! {
+        conn.prepare_cached(FORGET)?.execute(named_params! {
             ":operation": self.operation, ":begins": begins, ":limit": FORGET_MAX,
         })?;
         Ok(())
@@ -182,8 +181,8 @@ impl Ledger {
         if asking.cost == 0 || self.budgets.is_empty() {
             return Ok(asking.cost);
         }
-        let mut statement = conn.prepare_cached(IS_ENTERED)?;
-        let is_entered: bool = statement.query_row([asking.id], |row| row.get(0))?;
+        let is_entered: bool =
+            conn.prepare_cached(IS_ENTERED)?.query_row([asking.id], |row| row.get(0))?;
         Ok(if is_entered { 0 } else { asking.cost })
     }
 
@@ -257,9 +256,8 @@ impl Ledger {
 
 /// Deletes the entry of a delivery's claim. Returns whether there was one.
 pub(crate) fn refund(conn: &Connection, delivery: &Delivery) -> Result<bool> {
-    let mut statement = conn.prepare_cached(REFUND)?;
     let Delivery { operation, facts, id, token, .. } = delivery;
-    Ok(statement.execute((operation, facts.claimed_at, id, token))? > 0)
+    Ok(conn.prepare_cached(REFUND)?.execute((operation, facts.claimed_at, id, token))? > 0)
 }
 
 pub(crate) const REFUND: &str = "

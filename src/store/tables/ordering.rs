@@ -24,8 +24,8 @@ pub(crate) const FIRST: &str = "
 /// Lets a row that is no longer in flight give way to an earlier row of its key that was replayed
 /// or revised meanwhile.
 pub(crate) fn yield_to_earlier(conn: &Connection, id: i64, now: i64) -> Result<()> {
-    let mut statement = conn.prepare_cached(FIRST)?;
-    let first = statement.query_row([id], |row| row.get::<_, i64>(0)).optional()?;
+    let first =
+        conn.prepare_cached(FIRST)?.query_row([id], |row| row.get::<_, i64>(0)).optional()?;
     let Some(first) = first.filter(|&first| first != id) else { return Ok(()) };
     queue(conn, id)?;
     let_act(conn, first, now)

@@ -129,11 +129,8 @@ fn existing(conn: &Connection, id: i64, intent: &Prepared<'_>) -> Result<Enqueue
         ("method", method != intent.method()),
         ("endpoint", entry.endpoint.as_deref() != intent.endpoint()),
     ];
-    let mut differs: Vec<String> = differs
-        .iter()
-        .filter(|(_, differs)| *differs)
-        .map(|(name, _)| (*name).to_owned())
-        .collect();
+    let named = |(name, differs): (&str, bool)| differs.then(|| name.to_owned());
+    let mut differs: Vec<String> = differs.into_iter().filter_map(named).collect();
     if args_hash.as_deref() != Some(&intent.args_hash) && !key_proves_args(&entry, intent) {
         let theirs = args_hash.as_deref().unwrap_or("unknown");
         differs.push(format!("arguments (hash {theirs} there, {} here)", intent.args_hash));

@@ -68,8 +68,7 @@ pub(crate) const FINISH: &str = "
     WHERE source = ?1 AND message_id = ?2 AND result IS NULL";
 
 fn finish(conn: &Connection, source: &str, message_id: &str, result: &str) -> Result<()> {
-    let mut statement = conn.prepare_cached(FINISH)?;
-    let is_stored = statement.execute((source, message_id, result))? == 1;
+    let is_stored = conn.prepare_cached(FINISH)?.execute((source, message_id, result))? == 1;
     // Where `f` committed, the message is handled, and has its result, all the same.
     if is_stored && !conn.is_autocommit() {
         return Ok(());

@@ -135,8 +135,7 @@ fn asked_before(
 pub(crate) const SUCCESSOR: &str = "SELECT id FROM main.outbox_revision WHERE revises = ?1";
 
 fn successor(conn: &Connection, id: i64) -> Result<Option<i64>> {
-    let mut statement = conn.prepare_cached(SUCCESSOR)?;
-    Ok(statement.query_row([id], |row| row.get(0)).optional()?)
+    Ok(conn.prepare_cached(SUCCESSOR)?.query_row([id], |row| row.get(0)).optional()?)
 }
 
 /// Gives the new version the old one's place in the line, and records where it comes from.
