@@ -1,9 +1,8 @@
 //! Configuring a relay.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::Relay;
@@ -81,11 +80,10 @@ impl RelayBuilder {
 
     fn check(&self) -> Result<()> {
         let Options { workers, batch, lease, .. } = self.options;
-        if !(1..=1024).contains(&workers) {
-            return Err(Error::invalid("workers", format!("{workers} is not within 1 to 1024")));
-        }
-        if !(1..=10_000).contains(&batch) {
-            return Err(Error::invalid("batch", format!("{batch} is not within 1 to 10000")));
+        for (name, number, max) in [("workers", workers, 1024), ("batch", batch, 10_000)] {
+            if !(1..=max).contains(&number) {
+                return Err(Error::invalid(name, format!("{number} is not within 1 to {max}")));
+            }
         }
         if self.operations.is_empty() && self.default_operation.is_none() {
             return Err(Error::invalid("operation", "name at least one, or set a default"));

@@ -135,8 +135,7 @@ impl<'a> Transitions<'a> {
             ordering::enter(self.conn, row.id)?;
         }
         let facts = &decision.facts;
-        let mut statement = self.conn.prepare_cached(PARK)?;
-        let changed = statement.execute(named_params! {
+        let changed = self.conn.prepare_cached(PARK)?.execute(named_params! {
             ":status": decision.status.as_str(),
             ":due_at": decision.due_at,
             ":attempts": facts.attempts,
@@ -153,7 +152,6 @@ impl<'a> Transitions<'a> {
             ":token": row.token,
             ":is_relay": is_relay,
         })?;
-        drop(statement);
         if changed == 0 {
             return Ok(false);
         }
@@ -171,8 +169,7 @@ impl<'a> Transitions<'a> {
         }
         match status {
             Status::Dead if self.goes_on_without(row)? => {
-                ordering::leave(self.conn, row.id)?;
-                Ok(())
+                ordering::leave(self.conn, row.id).map(drop)
             }
             // Later intents may have passed it while it was dead or in doubt.
             Status::Pending if row.status != Status::InFlight => {
@@ -198,11 +195,10 @@ impl<'a> Transitions<'a> {
         receipt: Option<&Receipt>,
     ) -> Result<bool> {
         let is_relay = matches!(self.author, Author::Relay(_));
-        let mut statement = self.conn.prepare_cached(UNLEASE)?;
+        let mut unlease = self.conn.prepare_cached(UNLEASE)?;
         // Without a receipt it is withdrawn, which a proof of success that came meanwhile forbids.
         let values = (row.id, row.status.as_str(), row.token, receipt.is_some());
-        let late_id = statement.query_row(values, |r| columns::lossy_option(r, 0)).optional()?;
-        drop(statement);
+        let late_id = unlease.query_row(values, |r| columns::lossy_option(r, 0)).optional()?;
         if late_id.is_none() && row.has_lease {
             return Ok(false);
         }
@@ -280,11 +276,10 @@ impl<'a> Transitions<'a> {
             Author::Actor(_) => true,
             Author::Relay(_) => self.contract(row.operation)?.is_some_and(|c| c.binds),
         };
-        let other = match known.filter(|known| known != id) {
-            Some(known) => Some(known),
-            None if asks_bindings => binding::other_id(self.conn, row.id, id)?,
-            None => None,
-        };
+        let mut other = known.filter(|known| known != id);
+        if other.is_none() && asks_bindings {
+            other = binding::other_id(self.conn, row.id, id)?;
+        }
         match other {
             Some(other) if !settled::has_heard_of(self.conn, row.id, id)? => Ok(Some((other, id))),
             _ => Ok(None),

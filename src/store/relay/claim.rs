@@ -271,14 +271,13 @@ impl RelayTx<'_> {
                  claimed_at = :now
              WHERE id = :id AND state = 'pending'",
         )?;
-        let changed = statement.execute(named_params! {
+        Ok(statement.execute(named_params! {
             ":id": id,
             ":expires_at": expires_at,
             ":token": token,
             ":owner": self.owner,
             ":now": self.now,
-        })?;
-        Ok(changed == 1)
+        })? == 1)
     }
 }
 

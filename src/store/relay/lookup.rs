@@ -139,14 +139,13 @@ impl RelayTx<'_> {
              SET due_at = :expires_at, token = :token, owner = :owner, lookups = lookups + 1
              WHERE id = :id AND state = 'unknown' AND token IS :before",
         )?;
-        let changed = statement.execute(named_params! {
+        Ok(statement.execute(named_params! {
             ":id": id,
             ":expires_at": expires_at,
             ":token": token,
             ":owner": self.owner,
             ":before": before,
-        })?;
-        Ok(changed == 1)
+        })? == 1)
     }
 
     /// Restarts the quiet period of a row in doubt: an attempt of it has ended at some time until

@@ -75,8 +75,7 @@ pub(crate) fn take_place(conn: &Connection, id: i64) -> Result<bool> {
          WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM main.outbox_keyed WHERE id = ?1)",
     )?;
     insert.execute([id])?;
-    let mut first = conn.prepare_cached(FIRST)?;
-    let first: i64 = first.query_row([id], |row| row.get(0))?;
+    let first: i64 = conn.prepare_cached(FIRST)?.query_row([id], |row| row.get(0))?;
     if first != id {
         return Ok(true);
     }
