@@ -70,7 +70,6 @@ impl Intent {
     }
 
     /// The approved arguments, which enter the key. Defaults to the payload.
-    #[must_use]
     pub fn args(self, args: impl Into<Value>) -> Self {
         let text = args.into().to_string();
         self.args_json(text)
@@ -78,7 +77,6 @@ impl Intent {
 
     /// Adds a header that is stored and sent, such as a trace id. Not for credentials: those
     /// belong into the relay's configuration.
-    #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self

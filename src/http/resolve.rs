@@ -135,10 +135,12 @@ fn system_lookup(host: &str) -> Vec<IpAddr> {
     (host, 0).to_socket_addrs().map(|found| found.map(|a| a.ip()).collect()).unwrap_or_default()
 }
 
+/// Finds the addresses of a name: the system's lookup, or a test's.
+type Lookup = dyn Fn(&str) -> Vec<IpAddr> + Send + Sync;
+
 /// The names asked for, shared with the threads that ask.
 struct Names {
-    /// Finds the addresses of a name: the system, or a test.
-    lookup: Box<dyn Fn(&str) -> Vec<IpAddr> + Send + Sync>,
+    lookup: Box<Lookup>,
     state: Mutex<State>,
     changed: Condvar,
 }
