@@ -65,4 +65,4 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
     except sqlite3.DatabaseError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {sys.argv[1]}: {error}; has `outbox --db {sys.argv[1]} init` been run?")

@@ -6,12 +6,23 @@
 //! refused: a change is another action and needs the next version.
 
 use std::error::Error;
+use std::process::ExitCode;
 
 use serde_json::json;
 use sqlite_outbox::rusqlite::{Connection, TransactionBehavior::Immediate};
 use sqlite_outbox::{Enqueued, Intent, Outbox};
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [db, order, amount] = &words[..] else {
         return Err("usage: enqueue DB ORDER CENTS".into());

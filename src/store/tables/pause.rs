@@ -182,8 +182,8 @@ pub(crate) fn resume(
 fn known(conn: &Connection, operation: &str) -> Result<FlowControl> {
     load(conn, operation)?.ok_or_else(|| {
         let text = format!(
-            "operation {operation:?} is not registered by any relay, so nothing of it is sent \
-             anyway"
+            "operation {operation:?} is not registered by any relay, so nothing of it is sent, and \
+             there is no pause to end; `outbox operations` lists the names"
         );
         Error::new(ErrorKind::NotFound, text)
     })
