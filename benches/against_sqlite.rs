@@ -261,11 +261,11 @@ fn bare_loop(path: &Path) -> usize {
         let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
         let token: i64 = tx
             .prepare_cached(
-                "UPDATE outbox_meta SET token = token + 1 WHERE id = 1 AND schema_version = 1
+                "UPDATE outbox_meta SET token = token + 1 WHERE id = 1 AND schema_version = ?1
                  RETURNING token",
             )
             .unwrap()
-            .query_row([], |row| row.get(0))
+            .query_row([Outbox::SCHEMA_VERSION], |row| row.get(0))
             .unwrap();
         for id in held.drain(..) {
             bare_record(&tx, id, token - 1, now);

@@ -24,7 +24,7 @@ pub(super) fn defined(schema: &str) -> Result<Vec<Object>> {
 pub(super) fn objects(conn: &Connection) -> Result<Vec<Object>> {
     let mut statement = conn.prepare(
         "SELECT type, name, sql FROM main.sqlite_schema
-         WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'
+         WHERE sql IS NOT NULL AND name NOT GLOB 'sqlite_*'
          ORDER BY type <> 'table', type, name",
     )?;
     let rows = statement.query_map([], |row| {

@@ -27,15 +27,18 @@ pub(super) fn found(conn: &Connection) -> Result<Found> {
         })?;
     let text = match version {
         Some(VERSION) => return Ok(Found::Current),
-        Some(older) if (1..VERSION).contains(&older.abs()) => {
-            return Ok(Found::Older(older.abs()));
+        Some(older) if (1..VERSION).contains(&older.saturating_abs()) => {
+            return Ok(Found::Older(older.saturating_abs()));
         }
         Some(0) => "its outbox schema is version 0, which no build has written; restore \
                     outbox_meta from a backup"
             .to_owned(),
+        Some(newer) if newer < 0 => "a newer build has begun to migrate its outbox; use a newer \
+                                     build"
+            .to_owned(),
         Some(newer) => format!(
-            "its outbox schema is version {}, this build knows up to {VERSION}; use a newer build",
-            newer.abs()
+            "its outbox schema is version {newer}, this build knows up to {VERSION}; use a newer \
+             build"
         ),
         None => "outbox_meta has no row; the file needs to be restored".to_owned(),
     };

@@ -127,6 +127,28 @@ fn migrated_file_moves_on_and_drains() {
     }
 }
 
+/// SQLite reserves names that begin with `sqlite_`, and no others.
+#[test]
+fn migration_keeps_a_trigger_whose_name_begins_with_sqlite() {
+    let (_dir, path) = fixture(1);
+    let app = Connection::open(&path).unwrap();
+    app.execute_batch(
+        "CREATE TRIGGER sqlitesync AFTER INSERT ON outbox_operation
+         BEGIN INSERT INTO app_log VALUES ('synced ' || NEW.operation); END",
+    )
+    .unwrap();
+    Outbox::open(&path).unwrap();
+    let synced = "SELECT count(*) FROM app_log WHERE line LIKE 'synced %'";
+    assert_eq!(number(&path, synced), 0, "it is silent while rows are moved");
+    app.execute(
+        "INSERT INTO outbox_operation (operation, downstream, registered_at)
+         VALUES ('new', 'unprotected', 1800000000000)",
+        [],
+    )
+    .unwrap();
+    assert_eq!(number(&path, synced), 1);
+}
+
 #[test]
 fn older_file_is_refused_unless_it_may_be_migrated() {
     let (_dir, path) = fixture(1);
