@@ -7,8 +7,8 @@ use sqlite_outbox::Downstream::{DeduplicatesByKey, Unprotected};
 use sqlite_outbox::{Delivery, ErrorKind, Filter, Operation, Outcome, Relay, Shard, Status};
 
 use crate::support::world::{
-    DEDUPLICATES, START, World, exact_backoff, interrupted, maybe_sent, not_sent, pay, rejected,
-    relay_on, succeeded, transient,
+    DEDUPLICATES, LONG, START, World, exact_backoff, interrupted, maybe_sent, not_sent, pay,
+    rejected, relay_on, succeeded, transient,
 };
 
 /// Past the lease of 90 s.
@@ -446,4 +446,24 @@ fn relay_configuration_is_checked() {
     }
     assert!(builder().default_operation(op()).lease(long).build().is_ok());
     assert!(world.outbox.operations().unwrap().is_empty(), "nothing was stored by a refused one");
+}
+
+#[test]
+fn operations_that_are_not_named_wait_unless_there_is_a_default() {
+    let world = World::new();
+    world.enqueue(&pay("a"));
+    let other = world.enqueue(&sqlite_outbox::Intent::new("mail.send", "a"));
+    world.drain(DEDUPLICATES);
+    assert_eq!(world.entry(other).status, Status::Pending);
+    let relay = Relay::builder(&world.outbox)
+        .default_operation(world.operation(DEDUPLICATES))
+        .workers(1)
+        .build()
+        .unwrap();
+    assert_eq!(relay.drain().unwrap().succeeded, 1);
+    assert_eq!(world.outbox.operations().unwrap().len(), 2);
+    let error = relay_on(&world.outbox, world.operation(DEDUPLICATES))
+        .start()
+        .map(|handle| handle.shutdown(LONG).map(drop));
+    assert!(!matches!(error, Err(error) if error.kind() == ErrorKind::Schema));
 }

@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use sqlite_outbox::rusqlite::Connection;
 use sqlite_outbox::{
-    Delivery, Downstream, ErrorKind, Filter, Handler, Operation, Outbox, Outcome, Relay, Status,
+    Delivery, Downstream, Filter, Handler, Operation, Outbox, Outcome, Relay, Status,
 };
 
 use crate::support::world::{
-    DEDUPLICATES, LONG, World, exact_backoff, interrupted, maybe_sent, pay, relay_on, succeeded,
-    until,
+    DEDUPLICATES, LONG, World, exact_backoff, interrupted, maybe_sent, pay, succeeded, until,
 };
 
 /// A handler that tells which row it was given, waits for leave, and succeeds.
@@ -481,24 +480,4 @@ fn drain_with_one_worker_gives_back_at_a_stop_what_it_has_not_begun() {
     assert_eq!(count(&world, Status::Pending), 2);
     assert_eq!(relay.drain().unwrap().attempts, 2);
     assert_eq!(relay.totals().succeeded, 3);
-}
-
-#[test]
-fn operations_that_are_not_named_wait_unless_there_is_a_default() {
-    let world = World::new();
-    world.enqueue(&pay("a"));
-    let other = world.enqueue(&sqlite_outbox::Intent::new("mail.send", "a"));
-    world.drain(DEDUPLICATES);
-    assert_eq!(world.entry(other).status, Status::Pending);
-    let relay = Relay::builder(&world.outbox)
-        .default_operation(world.operation(DEDUPLICATES))
-        .workers(1)
-        .build()
-        .unwrap();
-    assert_eq!(relay.drain().unwrap().succeeded, 1);
-    assert_eq!(world.outbox.operations().unwrap().len(), 2);
-    let error = relay_on(&world.outbox, world.operation(DEDUPLICATES))
-        .start()
-        .map(|handle| handle.shutdown(LONG).map(drop));
-    assert!(!matches!(error, Err(error) if error.kind() == ErrorKind::Schema));
 }
