@@ -98,23 +98,23 @@ pub fn delivery(intent: &Intent) -> Result<DeliveryBuilder> {
     let headers: BTreeMap<String, String> =
         serde_json::from_str(&prepared.headers).unwrap_or_default();
     let stored = StoredIntent {
-        tenant_id: prepared.tenant_id().to_owned(),
-        entity_id: prepared.entity_id().to_owned(),
-        intent_version: prepared.intent_version(),
+        tenant_id: intent.tenant_id.clone(),
+        entity_id: intent.entity_id.clone(),
+        intent_version: intent.version,
         idempotency_key: prepared.key.clone().into_owned(),
         args_hash: Some(prepared.args_hash.clone()),
-        endpoint: prepared.endpoint().map(str::to_owned),
-        method: prepared.method().to_owned(),
-        content_type: prepared.content_type().to_owned(),
+        endpoint: intent.endpoint.clone(),
+        method: intent.method.clone(),
+        content_type: intent.content_type.clone(),
         payload: prepared.payload.as_ref().into(),
         headers: headers.into_iter().collect(),
-        ordering_key: prepared.ordering_key().map(str::to_owned),
+        ordering_key: intent.ordering_key.clone(),
         created_at: prepared.created_at,
         cost: prepared.cost,
     };
     let delivery = Delivery {
         id: 1,
-        operation: prepared.operation().to_owned(),
+        operation: intent.operation.clone(),
         intent: stored,
         downstream: Downstream::Unprotected,
         facts: Facts { attempts: 1, tries: 1, ..Facts::default() },

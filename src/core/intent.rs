@@ -24,18 +24,18 @@ use crate::error::{Error, ErrorKind, Result};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "an intent does nothing until it is enqueued"]
 pub struct Intent {
-    operation: String,
-    entity_id: String,
-    tenant_id: String,
-    version: i64,
-    brought_key: Option<String>,
+    pub(crate) operation: String,
+    pub(crate) entity_id: String,
+    pub(crate) tenant_id: String,
+    pub(crate) version: i64,
+    pub(crate) brought_key: Option<String>,
     args: Option<String>,
     payload: Option<String>,
-    content_type: String,
-    method: String,
-    endpoint: Option<String>,
+    pub(crate) content_type: String,
+    pub(crate) method: String,
+    pub(crate) endpoint: Option<String>,
     headers: Vec<(String, String)>,
-    ordering_key: Option<String>,
+    pub(crate) ordering_key: Option<String>,
     delay: Duration,
     expires_in: Option<Duration>,
     cost: u64,
@@ -155,10 +155,6 @@ setters! {
 }
 
 impl Intent {
-    pub(crate) fn has_ordering_key(&self) -> bool {
-        self.ordering_key.is_some()
-    }
-
     /// Checks every field and derives what is stored.
     pub(crate) fn prepare(&self, now: i64, payload_max: usize) -> Result<Prepared<'_>> {
         check_operation(&self.operation)?;
@@ -284,7 +280,7 @@ impl Intent {
 /// An intent that was accepted, with everything that is stored.
 #[derive(Debug)]
 pub(crate) struct Prepared<'a> {
-    intent: &'a Intent,
+    pub intent: &'a Intent,
     pub key: Cow<'a, str>,
     pub args_hash: String,
     pub payload: Cow<'a, str>,
@@ -293,36 +289,6 @@ pub(crate) struct Prepared<'a> {
     pub available_at: i64,
     pub expires_at: Option<i64>,
     pub cost: i64,
-}
-
-impl Prepared<'_> {
-    pub fn operation(&self) -> &str {
-        &self.intent.operation
-    }
-    pub fn entity_id(&self) -> &str {
-        &self.intent.entity_id
-    }
-    pub fn tenant_id(&self) -> &str {
-        &self.intent.tenant_id
-    }
-    pub fn intent_version(&self) -> i64 {
-        self.intent.version
-    }
-    pub fn endpoint(&self) -> Option<&str> {
-        self.intent.endpoint.as_deref()
-    }
-    pub fn method(&self) -> &str {
-        &self.intent.method
-    }
-    pub fn content_type(&self) -> &str {
-        &self.intent.content_type
-    }
-    pub fn ordering_key(&self) -> Option<&str> {
-        self.intent.ordering_key.as_deref()
-    }
-    pub fn is_derived(&self) -> bool {
-        self.intent.brought_key.is_none()
-    }
 }
 
 /// Checks the name of an operation, which begins every derived key.

@@ -250,9 +250,9 @@ impl Outbox {
     fn prepare<'i>(&self, intent: &'i Intent, now: i64) -> Result<Prepared<'i>> {
         let prepared = intent.prepare(now, self.inner.store.payload_max)?;
         if let Some(known) = &self.inner.operations
-            && !known.iter().any(|name| name == prepared.operation())
+            && !known.iter().any(|name| *name == intent.operation)
         {
-            let (name, known) = (prepared.operation(), known.join(", "));
+            let (name, known) = (&intent.operation, known.join(", "));
             let why = format!("{name:?} is not one of those this outbox was opened for: {known}");
             return Err(Error::invalid("operation", why));
         }

@@ -50,13 +50,13 @@ impl Enqueued {
 }
 
 /// Inserts first and looks only if that is refused: most intents are new.
-pub(crate) fn enqueue(conn: &Connection, intent: &Prepared<'_>) -> Result<Enqueued> {
-    let refused = match insert(conn, intent) {
+pub(crate) fn enqueue(conn: &Connection, prepared: &Prepared<'_>) -> Result<Enqueued> {
+    let refused = match insert(conn, prepared) {
         Ok(id) => {
             return Ok(Enqueued::New {
                 id,
-                key: intent.key.clone().into_owned(),
-                unsettled_version: unsettled_version(conn, intent)?,
+                key: prepared.key.clone().into_owned(),
+                unsettled_version: unsettled_version(conn, prepared)?,
             });
         }
         Err(refused) => refused,
@@ -68,26 +68,27 @@ pub(crate) fn enqueue(conn: &Connection, intent: &Prepared<'_>) -> Result<Enqueu
         }
         return Err(error.context("enqueue"));
     }
-    if let Some(id) = read::id_of_key(conn, intent.tenant_id(), &intent.key)? {
-        return existing(conn, id, intent);
+    if let Some(id) = read::id_of_key(conn, &prepared.intent.tenant_id, &prepared.key)? {
+        return existing(conn, id, prepared);
     }
-    if intent.is_derived()
-        && let Some((id, key)) = id_of_version(conn, intent)?
+    if prepared.intent.brought_key.is_none()
+        && let Some((id, key)) = id_of_version(conn, prepared)?
     {
         let text = format!(
             "{} {:?} version {} exists as intent {id} under key {key}, this one would have {}: the \
              arguments differ; a change needs a new version",
-            intent.operation(),
-            intent.entity_id(),
-            intent.intent_version(),
-            intent.key
+            prepared.intent.operation,
+            prepared.intent.entity_id,
+            prepared.intent.version,
+            prepared.key
         );
         return Err(Error::new(ErrorKind::Conflict, text));
     }
     Err(explain(refused))
 }
 
-fn insert(conn: &Connection, intent: &Prepared<'_>) -> rusqlite::Result<i64> {
+fn insert(conn: &Connection, prepared: &Prepared<'_>) -> rusqlite::Result<i64> {
+    let intent = prepared.intent;
     let mut statement = conn.prepare_cached(
         "INSERT INTO main.outbox
              (tenant_id, operation, entity_id, intent_version, idempotency_key, args_hash, endpoint,
@@ -98,42 +99,43 @@ fn insert(conn: &Connection, intent: &Prepared<'_>) -> rusqlite::Result<i64> {
               :expires_at, :created_at, :cost)",
     )?;
     statement.insert(named_params! {
-        ":tenant_id": intent.tenant_id(),
-        ":operation": intent.operation(),
-        ":entity_id": intent.entity_id(),
-        ":intent_version": intent.intent_version(),
-        ":idempotency_key": intent.key,
-        ":args_hash": intent.args_hash,
-        ":endpoint": intent.endpoint(),
-        ":method": intent.method(),
-        ":content_type": intent.content_type(),
-        ":payload": intent.payload,
-        ":headers": intent.headers,
-        ":ordering_key": intent.ordering_key(),
-        ":available_at": intent.available_at,
-        ":expires_at": intent.expires_at,
-        ":created_at": intent.created_at,
-        ":cost": intent.cost,
+        ":tenant_id": intent.tenant_id,
+        ":operation": intent.operation,
+        ":entity_id": intent.entity_id,
+        ":intent_version": intent.version,
+        ":idempotency_key": prepared.key,
+        ":args_hash": prepared.args_hash,
+        ":endpoint": intent.endpoint,
+        ":method": intent.method,
+        ":content_type": intent.content_type,
+        ":payload": prepared.payload,
+        ":headers": prepared.headers,
+        ":ordering_key": intent.ordering_key,
+        ":available_at": prepared.available_at,
+        ":expires_at": prepared.expires_at,
+        ":created_at": prepared.created_at,
+        ":cost": prepared.cost,
     })
 }
 
 /// Compares what is stored under the key with what is asked for.
-fn existing(conn: &Connection, id: i64, intent: &Prepared<'_>) -> Result<Enqueued> {
+fn existing(conn: &Connection, id: i64, prepared: &Prepared<'_>) -> Result<Enqueued> {
     let entry = read::entry(conn, id)?
         .ok_or_else(|| Error::new(ErrorKind::Database, format!("intent {id} cannot be read")))?;
+    let intent = prepared.intent;
     let (method, args_hash) = stored_content(conn, id)?;
     let differs = [
-        ("operation", entry.operation != intent.operation()),
-        ("entity", entry.entity_id != intent.entity_id()),
-        ("version", entry.intent_version != intent.intent_version()),
-        ("method", method != intent.method()),
-        ("endpoint", entry.endpoint.as_deref() != intent.endpoint()),
+        ("operation", entry.operation != intent.operation),
+        ("entity", entry.entity_id != intent.entity_id),
+        ("version", entry.intent_version != intent.version),
+        ("method", method != intent.method),
+        ("endpoint", entry.endpoint != intent.endpoint),
     ];
     let named = |(name, differs): (&str, bool)| differs.then(|| name.to_owned());
     let mut differs: Vec<String> = differs.into_iter().filter_map(named).collect();
-    if args_hash.as_deref() != Some(&intent.args_hash) && !key_proves_args(&entry, intent) {
+    if args_hash.as_deref() != Some(&prepared.args_hash) && !key_proves_args(&entry, prepared) {
         let theirs = args_hash.as_deref().unwrap_or("unknown");
-        differs.push(format!("arguments (hash {theirs} there, {} here)", intent.args_hash));
+        differs.push(format!("arguments (hash {theirs} there, {} here)", prepared.args_hash));
     }
     if differs.is_empty() {
         return Ok(Enqueued::Existing(Box::new(entry)));
@@ -151,8 +153,9 @@ fn existing(conn: &Connection, id: i64, intent: &Prepared<'_>) -> Result<Enqueue
 }
 
 /// A derived key is a hash of the arguments: the same key means the same arguments.
-fn key_proves_args(entry: &Entry, intent: &Prepared<'_>) -> bool {
-    intent.is_derived() && key::has_derived_shape(&entry.operation, &entry.idempotency_key)
+fn key_proves_args(entry: &Entry, prepared: &Prepared<'_>) -> bool {
+    prepared.intent.brought_key.is_none()
+        && key::has_derived_shape(&entry.operation, &entry.idempotency_key)
 }
 
 /// The method and the arguments' hash of a stored intent. A row that plain SQL wrote without
@@ -176,10 +179,11 @@ pub(crate) const ID_OF_VERSION: &str = "
     WHERE tenant_id = ?1 AND operation = ?2 AND entity_id = ?3 AND intent_version = ?4
       AND is_derived";
 
-fn id_of_version(conn: &Connection, intent: &Prepared<'_>) -> Result<Option<(i64, String)>> {
+fn id_of_version(conn: &Connection, prepared: &Prepared<'_>) -> Result<Option<(i64, String)>> {
+    let intent = prepared.intent;
     let mut statement = conn.prepare_cached(ID_OF_VERSION)?;
     let found = statement.query_row(
-        (intent.tenant_id(), intent.operation(), intent.entity_id(), intent.intent_version()),
+        (&intent.tenant_id, &intent.operation, &intent.entity_id, intent.version),
         |row| Ok((row.get(0)?, row.get(1)?)),
     );
     Ok(found.optional()?)
@@ -192,13 +196,14 @@ pub(crate) const UNSETTLED_VERSION: &str = "
     ORDER BY intent_version DESC LIMIT 1";
 
 /// The latest earlier version of the same action that is not settled.
-pub(crate) fn unsettled_version(conn: &Connection, intent: &Prepared<'_>) -> Result<Option<i64>> {
-    if intent.intent_version() == 1 {
+pub(crate) fn unsettled_version(conn: &Connection, prepared: &Prepared<'_>) -> Result<Option<i64>> {
+    let intent = prepared.intent;
+    if intent.version == 1 {
         return Ok(None);
     }
     let mut statement = conn.prepare_cached(UNSETTLED_VERSION)?;
     let found = statement.query_row(
-        (intent.tenant_id(), intent.operation(), intent.entity_id(), intent.intent_version()),
+        (&intent.tenant_id, &intent.operation, &intent.entity_id, intent.version),
         |row| row.get(0),
     );
     Ok(found.optional()?)

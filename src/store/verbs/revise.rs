@@ -53,17 +53,17 @@ impl Revised {
     pub fn next(&self, intent: &Intent) -> Intent {
         let next = intent.clone().version(self.version.saturating_add(1));
         match &self.ordering_key {
-            Some(key) if !next.has_ordering_key() => next.ordering_key(key),
+            Some(key) if next.ordering_key.is_none() => next.ordering_key(key),
             _ => next,
         }
     }
 
     fn check(&self, next: &Prepared<'_>) -> Result<()> {
         let fields = [
-            ("tenant", next.tenant_id() == self.tenant_id),
-            ("operation", next.operation() == self.operation),
-            ("entity", next.entity_id() == self.entity_id),
-            ("ordering_key", next.ordering_key() == self.ordering_key.as_deref()),
+            ("tenant", next.intent.tenant_id == self.tenant_id),
+            ("operation", next.intent.operation == self.operation),
+            ("entity", next.intent.entity_id == self.entity_id),
+            ("ordering_key", next.intent.ordering_key == self.ordering_key),
         ];
         match fields.into_iter().find(|(_, is_same)| !is_same) {
             Some((field, _)) => {
@@ -96,7 +96,7 @@ pub(crate) fn revise(
         let Enqueued::New { id, key, .. } = enqueued else {
             let text = format!(
                 "version {} exists as intent {} already, beside intent {} and not in its place",
-                next.intent_version(),
+                next.intent.version,
                 enqueued.id(),
                 old.id
             );
@@ -125,7 +125,7 @@ fn asked_before(
     successor: i64,
     next: &Prepared<'_>,
 ) -> Result<Enqueued> {
-    if read::id_of_key(conn, next.tenant_id(), &next.key)? == Some(successor) {
+    if read::id_of_key(conn, &next.intent.tenant_id, &next.key)? == Some(successor) {
         return enqueue::enqueue(conn, next);
     }
     let text = format!("intent {} is revised already, by intent {successor}", old.id);
