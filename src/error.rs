@@ -79,6 +79,11 @@ impl Error {
         Self::new(ErrorKind::Invalid, format!("{field}: {reason}"))
     }
 
+    /// The file has no intent with this id, or `with the key …`.
+    pub(crate) fn no_intent(which: impl std::fmt::Display) -> Self {
+        Self::new(ErrorKind::NotFound, format!("there is no intent {which}"))
+    }
+
     pub(crate) fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
         self.source = Some(Box::new(source));
         self

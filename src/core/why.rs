@@ -3,11 +3,9 @@
 //! Out of scope: looking at the file. The store asks the rules in their order, with the figures
 //! and predicates of the claim.
 
-use super::budget::Budget;
 use super::contract::Downstream;
 use super::decide::{Withheld, why_no_repeat};
 use super::flow::Closed;
-use super::shard::Shard;
 use super::status::Status;
 use super::utc;
 use super::word::words;
@@ -55,7 +53,7 @@ pub(crate) struct Why {
 }
 
 impl Why {
-    fn new(rule: Rule, text: impl Into<String>) -> Self {
+    pub fn new(rule: Rule, text: impl Into<String>) -> Self {
         Self { rule, text: text.into() }
     }
 
@@ -131,24 +129,6 @@ impl Why {
         Self::new(Rule::Queued, text)
     }
 
-    pub fn not_registered(operation: &str) -> Self {
-        let text = format!(
-            "no relay has ever registered the operation {operation:?}: start one that names it, or \
-             one with a default"
-        );
-        Self::new(Rule::NotRegistered, text)
-    }
-
-    pub fn not_due(until: i64, error: &str) -> Self {
-        let after = if error.is_empty() { String::new() } else { format!(", after: {error}") };
-        Self::new(Rule::NotDue, format!("it is not due until {}{after}", utc(until)))
-    }
-
-    pub fn unreadable(reason: &str) -> Self {
-        let text = format!("it cannot be read, and the next claim parks it for review: {reason}");
-        Self::new(Rule::Unreadable, text)
-    }
-
     pub fn withheld(withheld: Withheld, downstream: Downstream, at: i64) -> Self {
         let at = utc(at);
         match withheld {
@@ -166,19 +146,6 @@ impl Why {
                  what is known of it",
             ),
         }
-    }
-
-    pub fn used_up(attempts: u32, max: u32) -> Self {
-        let text = format!("its attempts are used up: {attempts} of {max}");
-        Self::new(Rule::Attempts, text)
-    }
-
-    pub fn never_fits(cost: i64, budget: &Budget) -> Self {
-        let text = format!(
-            "it costs {cost}, which is more than the whole budget {budget}; the next claim sets it \
-             aside for a person"
-        );
-        Self::new(Rule::Budget, text)
     }
 
     pub fn closed(operation: &str, closed: &Closed, until: Option<i64>) -> Self {
@@ -210,39 +177,6 @@ impl Why {
             Closed::Budget(used_up) => (Rule::Budget, format!("{operation:?}: {used_up}")),
         };
         Self::new(rule, text)
-    }
-
-    /// `ahead` rows are due before it, and `limit` may go.
-    pub fn turn(operation: &str, ahead: usize, limit: usize) -> Self {
-        let others = if ahead == 1 { "other is" } else { "others are" };
-        let text =
-            format!("{ahead} {others} due before it of {operation:?}, and {limit} may go now");
-        Self::new(Rule::Turn, text)
-    }
-
-    /// While the operation is paused one row may go, and it is another.
-    pub fn not_the_probe(operation: &str) -> Self {
-        let text =
-            format!("{operation:?} is paused, and another intent will try whether it can go on");
-        Self::new(Rule::Turn, text)
-    }
-
-    pub fn other_shard(id: i64, shard: Shard) -> Self {
-        let count = shard.count();
-        let own = id.checked_rem(i64::from(count)).unwrap_or_default();
-        let text = format!("it is of shard {own}/{count}, which a relay of {shard} skips");
-        Self::new(Rule::OtherShard, text)
-    }
-
-    /// `lost` says that its last attempt was lost with its process.
-    pub fn next(lost: bool) -> Self {
-        let text = if lost {
-            "nothing keeps it: a relay sends it as soon as it holds nothing else, because the last \
-             attempt was lost with its process"
-        } else {
-            "nothing keeps it: the next claim of a relay sends it"
-        };
-        Self::new(Rule::Next, text)
     }
 }
 

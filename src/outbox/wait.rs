@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Outbox;
 use crate::core::entry::Entry;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 /// How often a relay, or a waiting caller, asks whether the file has changed.
 pub(crate) const POLL_MIN: Duration = Duration::from_millis(1);
@@ -44,9 +44,7 @@ impl Outbox {
         loop {
             let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
             if watch.has_changed()? || is_late || Instant::now() >= look_again_at {
-                let entry = watch.entry(id)?.ok_or_else(|| {
-                    Error::new(ErrorKind::NotFound, format!("there is no intent {id}"))
-                })?;
+                let entry = watch.entry(id)?.ok_or_else(|| Error::no_intent(id))?;
                 if is_late || entry.status.is_settled() || entry.status.waits_for_a_person() {
                     return Ok(entry);
                 }
@@ -63,9 +61,7 @@ impl Outbox {
     /// # Errors
     /// As [`wait`](Self::wait).
     pub fn wait_by_key(&self, tenant: &str, key: &str, timeout: Duration) -> Result<Entry> {
-        let entry = self.entry_by_key(tenant, key)?.ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("there is no intent with the key {key:?}"))
-        })?;
-        self.wait(entry.id, timeout)
+        let none = || Error::no_intent(format_args!("with the key {key:?}"));
+        self.wait(self.entry_by_key(tenant, key)?.ok_or_else(none)?.id, timeout)
     }
 }

@@ -95,6 +95,5 @@ pub(crate) fn find(conn: &Connection, id: i64, now: i64) -> Result<Option<Standi
 
 /// The intent with this row id.
 pub(crate) fn of(conn: &Connection, id: i64, now: i64) -> Result<Standing> {
-    let none = || Error::new(ErrorKind::NotFound, format!("there is no intent {id}"));
-    find(conn, id, now)?.ok_or_else(none)
+    find(conn, id, now)?.ok_or_else(|| Error::no_intent(id))
 }

@@ -3,8 +3,9 @@
 
 use rusqlite::{Connection, OptionalExtension, named_params};
 
-use crate::core::{Closed, Fit, Gate, Settled, Shard, Status, Why, decide};
-use crate::error::{Error, ErrorKind, Result};
+use crate::core::why::Rule;
+use crate::core::{Closed, Fit, Gate, Settled, Shard, Status, Why, decide, utc};
+use crate::error::{Error, Result};
 use crate::store::columns;
 use crate::store::tables::budget::{Asking, Ledger};
 use crate::store::tables::ordering::HEAD;
@@ -27,17 +28,29 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<Shard>, now: i64) ->
         return Ok(Why::queued(before(&tx, &row)?));
     };
     let Some(contract) = contract::of(&tx, &row.operation)? else {
-        return Ok(Why::not_registered(&row.operation));
+        let text = format!(
+            "no relay has ever registered the operation {:?}: start one that names it, or one with \
+             a default",
+            row.operation
+        );
+        return Ok(Why::new(Rule::NotRegistered, text));
     };
     if due_at > now {
-        return Ok(Why::not_due(due_at, &row.last_error));
+        let error = &row.last_error;
+        let after = if error.is_empty() { String::new() } else { format!(", after: {error}") };
+        let text = format!("it is not due until {}{after}", utc(due_at));
+        return Ok(Why::new(Rule::NotDue, text));
     }
     let Some(candidate) = candidate::candidate(&tx, id, &row.operation)? else {
         return Ok(Why::queued(None));
     };
     let intent = match &candidate.intent {
         Ok(intent) => intent,
-        Err(reason) => return Ok(Why::unreadable(reason)),
+        Err(reason) => {
+            let text =
+                format!("it cannot be read, and the next claim parks it for review: {reason}");
+            return Ok(Why::new(Rule::Unreadable, text));
+        }
     };
     let promise = contract::promise(Some(&contract));
     if let Some(withheld) = decide::withheld(&candidate.facts, promise, now) {
@@ -49,7 +62,8 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<Shard>, now: i64) ->
         return Ok(Why::withheld(withheld, promise.downstream, at.unwrap_or(now)));
     }
     if let Some(max) = contract.attempts_max.filter(|&max| candidate.facts.attempts >= max) {
-        return Ok(Why::used_up(candidate.facts.attempts, max));
+        let text = format!("its attempts are used up: {} of {max}", candidate.facts.attempts);
+        return Ok(Why::new(Rule::Attempts, text));
     }
     if let Some(why) = held_back(&tx, &row, due_at, shard, now)? {
         return Ok(why);
@@ -61,12 +75,28 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<Shard>, now: i64) ->
             let until = Some(used_up.until);
             return Ok(Why::closed(&row.operation, &Closed::Budget(used_up), until));
         }
-        Fit::Never(budget) => return Ok(Why::never_fits(intent.cost, &budget)),
+        Fit::Never(budget) => {
+            let text = format!(
+                "it costs {}, which is more than the whole budget {budget}; the next claim sets it \
+                 aside for a person",
+                intent.cost
+            );
+            return Ok(Why::new(Rule::Budget, text));
+        }
     }
     if let Some(shard) = shard.filter(|shard| !shard.holds(id)) {
-        return Ok(Why::other_shard(id, shard));
+        let count = shard.count();
+        let own = id.checked_rem(i64::from(count)).unwrap_or_default();
+        let text = format!("it is of shard {own}/{count}, which a relay of {shard} skips");
+        return Ok(Why::new(Rule::OtherShard, text));
     }
-    Ok(Why::next(candidate.facts.lost > 0))
+    let text = if candidate.facts.lost > 0 {
+        "nothing keeps it: a relay sends it as soon as it holds nothing else, because the last \
+         attempt was lost with its process"
+    } else {
+        "nothing keeps it: the next claim of a relay sends it"
+    };
+    Ok(Why::new(Rule::Next, text))
 }
 
 /// The rule of the row's operation that keeps the row back: a pause, a limit, or the row's turn.
@@ -77,23 +107,30 @@ fn held_back(
     shard: Option<Shard>,
     now: i64,
 ) -> Result<Option<Why>> {
-    let mut flow = pause::load(conn, &row.operation)?.unwrap_or_default();
+    let operation = &row.operation;
+    let mut flow = pause::load(conn, operation)?.unwrap_or_default();
     flow.end_pause(now);
     // The turn is among the rows that the same relay sees.
     let shard = shard.filter(|shard| shard.holds(row.id)).unwrap_or_default();
-    let left = Ledger::open(conn, &row.operation, now)?.left(conn, shard)?;
-    let gate = pause::gate_of(conn, &row.operation, &flow, &left, now)?;
+    let left = Ledger::open(conn, operation, now)?.left(conn, shard)?;
+    let gate = pause::gate_of(conn, operation, &flow, &left, now)?;
     Ok(match gate {
-        Gate::Closed { until, why } => Some(Why::closed(&row.operation, &why, until)),
+        Gate::Closed { until, why } => Some(Why::closed(operation, &why, until)),
         Gate::Open(usize::MAX) => None,
         Gate::Open(limit) => {
             let (ahead, _) = due(conn, row, due_at, shard, now)?;
-            (ahead >= limit).then(|| Why::turn(&row.operation, ahead, limit))
+            let others = if ahead == 1 { "other is" } else { "others are" };
+            let text =
+                format!("{ahead} {others} due before it of {operation:?}, and {limit} may go now");
+            (ahead >= limit).then(|| Why::new(Rule::Turn, text))
         }
         Gate::Probe(passed_over) => {
             let (ahead, all) = due(conn, row, due_at, shard, now)?;
             let probe = if all > passed_over { passed_over } else { 0 };
-            (ahead != probe).then(|| Why::not_the_probe(&row.operation))
+            let text = format!(
+                "{operation:?} is paused, and another intent will try whether it can go on"
+            );
+            (ahead != probe).then(|| Why::new(Rule::Turn, text))
         }
     })
 }
@@ -166,8 +203,7 @@ fn find(conn: &Connection, id: i64) -> Result<Waiting> {
             last_error: columns::lossy(row, 9)?,
         })
     });
-    let none = || Error::new(ErrorKind::NotFound, format!("there is no intent {id}"));
-    found.optional()?.ok_or_else(none)
+    found.optional()?.ok_or_else(|| Error::no_intent(id))
 }
 
 /// The intent of the same ordering key that a queued one waits for: the first in line, or where

@@ -75,7 +75,7 @@ pub(crate) fn confirm(
     downstream_id.map_or(Ok(()), binding::check)?;
     let id = id_of_key(conn, tenant, key)?.ok_or_else(|| {
         let of = if tenant.is_empty() { String::new() } else { format!(" of tenant {tenant:?}") };
-        Error::new(ErrorKind::NotFound, format!("there is no intent with the key {key:?}{of}"))
+        Error::no_intent(format_args!("with the key {key:?}{of}"))
     })?;
     let found = standing::of(conn, id, now)?;
     let decision = verbs::confirm(found.status, &found.facts);
