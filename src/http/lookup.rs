@@ -29,7 +29,6 @@ impl Http {
     ///
     /// Must be an `https` or `http` URL of at most 2048 bytes, without user name and fragment, in
     /// which the key, the entity or the provider's id stands.
-    #[must_use]
     pub fn reconcile_by_get(self, url: &str) -> Self {
         self.set(|http| {
             check_template(url, LOOKUP_PLACEHOLDERS).map_err(|e| renamed(&e, "reconcile.get"))?;
@@ -45,7 +44,6 @@ impl Http {
 
     /// Sets where the provider's id stands in the answer to a lookup, as a JSON pointer. Defaults
     /// to `/id`.
-    #[must_use]
     pub fn reconcile_id(self, pointer: &str) -> Self {
         self.set(|http| {
             http.lookup_rules.downstream_id = check_pointer("reconcile.downstream_id", pointer)?;
@@ -55,7 +53,6 @@ impl Http {
 
     /// Takes what a lookup finds for applied only if the value at this JSON pointer equals `value`;
     /// its id may be missing then. Otherwise the lookup does not tell.
-    #[must_use]
     pub fn reconcile_when(self, pointer: &str, value: impl Into<serde_json::Value>) -> Self {
         self.set(|http| {
             let pointer = check_pointer("reconcile.when", pointer)?;

@@ -24,6 +24,7 @@ pub use self::timeouts::Timeouts;
 use crate::core::classify::classify;
 use crate::core::endpoint::{check_endpoint, origin};
 use crate::core::header::{check_headers_beside, check_name};
+use crate::core::setters::setters;
 use crate::core::{Answer, Failure, Finding, LookupRules, OnConflict, Outcome, Rules};
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::{Delivery, Handler};
@@ -61,6 +62,7 @@ use crate::handler::{Delivery, Handler};
 /// let window = Duration::from_secs(24 * 3600);
 /// let charges = Operation::new(Downstream::DeduplicatesByKey { window }, http);
 /// ```
+#[must_use = "a handler does nothing until an operation is given it"]
 pub struct Http {
     endpoint: Option<String>,
     headers: Vec<(HeaderName, HeaderValue)>,
@@ -113,7 +115,6 @@ impl Http {
     ///
     /// let http = Http::new().endpoint("https://api.example.com/charges/{idempotency_key}");
     /// ```
-    #[must_use]
     pub fn endpoint(self, endpoint: &str) -> Self {
         self.set(|http| {
             let uri = check_endpoint(endpoint)?;
@@ -138,7 +139,6 @@ impl Http {
     ///     .endpoint("https://api.example.com/charges")
     ///     .header("authorization", "Bearer sk_test_1");
     /// ```
-    #[must_use]
     pub fn header(self, name: &str, value: &str) -> Self {
         self.set(|http| {
             let earlier = http
@@ -158,7 +158,6 @@ impl Http {
     }
 
     /// Sets the timeouts of an attempt.
-    #[must_use]
     pub fn timeouts(self, timeouts: Timeouts) -> Self {
         self.set(|http| {
             http.timeouts = timeouts.at_least_a_moment();
@@ -169,7 +168,6 @@ impl Http {
     /// Sets the header that carries the key: a name that neither belongs to the transport, nor has
     /// another meaning, nor is configured as a [`header`](Self::header). Defaults to
     /// `Idempotency-Key`.
-    #[must_use]
     pub fn idempotency_header(self, name: &str) -> Self {
         self.set(|http| {
             let name = check_key_header(name)?;
@@ -181,16 +179,7 @@ impl Http {
         })
     }
 
-    /// Sends the key in quotes, as a structured-field string of RFC 8941. Providers that compare
-    /// bytes take it for another key, so it must not change while intents are unsettled.
-    #[must_use]
-    pub fn quoted_key(mut self) -> Self {
-        self.quoted_key = true;
-        self
-    }
-
     /// Sets where the provider's id stands in the answer, as a JSON pointer. Defaults to `/id`.
-    #[must_use]
     pub fn downstream_id(self, pointer: &str) -> Self {
         self.set(|http| {
             http.rules.downstream_id = check_pointer("downstream_id", pointer)?;
@@ -200,7 +189,6 @@ impl Http {
 
     /// Takes a 2xx answer for success only if the value at this JSON pointer equals `value`, for
     /// providers that report failures with status 200.
-    #[must_use]
     pub fn success_when(self, pointer: &str, value: impl Into<Value>) -> Self {
         self.set(|http| {
             http.rules.success_when = Some((check_pointer("success_when", pointer)?, value.into()));
@@ -208,18 +196,9 @@ impl Http {
         })
     }
 
-    /// Sets the meaning of a 409. Defaults to [`OnConflict::InProgress`] for a downstream that
-    /// deduplicates, and to a review by a person for others.
-    #[must_use]
-    pub fn on_conflict(mut self, meaning: OnConflict) -> Self {
-        self.rules.on_conflict = Some(meaning);
-        self
-    }
-
     /// Lets endpoints that come from intents lead into these ranges, such as `127.0.0.0/8` or
     /// `fd00::/8`, and be plain `http` there. A range is taken as it is written: `0.0.0.0/0`
     /// includes the metadata services of clouds.
-    #[must_use]
     pub fn allow_addresses<S: AsRef<str>>(self, ranges: impl IntoIterator<Item = S>) -> Self {
         self.set(|http| {
             for range in ranges {
@@ -232,7 +211,6 @@ impl Http {
     /// Trusts endpoints of these origins, such as `https://api.example.com`, as if they were
     /// configured: any address, and the configured headers are sent there. An origin is exactly
     /// scheme, host and port.
-    #[must_use]
     pub fn allow_origins<S: AsRef<str>>(self, origins: impl IntoIterator<Item = S>) -> Self {
         self.set(|http| {
             for text in origins {
@@ -289,6 +267,17 @@ impl Http {
         });
         exchange::exchange(agent, prepared, &self.timeouts)
     }
+}
+
+setters! {
+    Http:
+    /// Sends the key in quotes, as a structured-field string of RFC 8941. Providers that compare
+    /// bytes take it for another key, so it must not change while intents are unsettled.
+    pub fn quoted_key() => quoted_key = true;
+
+    /// Sets the meaning of a 409. Defaults to [`OnConflict::InProgress`] for a downstream that
+    /// deduplicates, and to a review by a person for others.
+    pub fn on_conflict(meaning: OnConflict) => rules.on_conflict = Some(meaning);
 }
 
 impl Handler for Http {

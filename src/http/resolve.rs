@@ -160,21 +160,6 @@ enum Entry {
     },
 }
 
-impl Names {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn answer(&self, host: String, addresses: Vec<IpAddr>) {
-        let until = Instant::now() + if addresses.is_empty() { UNKNOWN_FOR } else { KNOWN_FOR };
-        let mut state = self.lock();
-        state.running -= 1;
-        state.names.insert(host, Entry::Answered { addresses, until });
-        drop(state);
-        self.changed.notify_all();
-    }
-}
-
 impl fmt::Debug for Names {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Names").finish_non_exhaustive()
@@ -227,6 +212,19 @@ impl Names {
         state.running += 1;
         state.names.insert(host.to_owned(), Entry::Asking);
         Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn answer(&self, host: String, addresses: Vec<IpAddr>) {
+        let until = Instant::now() + if addresses.is_empty() { UNKNOWN_FOR } else { KNOWN_FOR };
+        let mut state = self.lock();
+        state.running -= 1;
+        state.names.insert(host, Entry::Answered { addresses, until });
+        drop(state);
+        self.changed.notify_all();
     }
 }
 
