@@ -34,6 +34,7 @@ const BROUGHT_MAX: usize = 255;
 /// # }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct IdempotencyKey {
     /// The key.

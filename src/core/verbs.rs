@@ -61,14 +61,11 @@ pub(crate) fn resolve(
 
 /// Decides on a provider's record that has the effect. A settled intent stays as it is.
 pub(crate) fn confirm(status: Status, facts: &Facts) -> Decision {
-    match status {
-        Status::Succeeded => Decision::plain(status, facts),
-        Status::Cancelled => {
-            let message = "it was cancelled, but the provider says that it was carried out";
-            Decision { message: Some(message.into()), ..Decision::plain(status, facts) }
-        }
-        _ => Decision::plain(Status::Succeeded, facts),
+    if status == Status::Cancelled {
+        let message = "it was cancelled, but the provider says that it was carried out";
+        return Decision { message: Some(message.into()), ..Decision::plain(status, facts) };
     }
+    Decision::plain(Status::Succeeded, facts)
 }
 
 /// Decides on a success whose id names the effect of another intent: `taken` says of which.
@@ -134,10 +131,7 @@ pub(crate) fn skip(status: Status, is_keyed: bool) -> Result<(), Refusal> {
     if !matches!(status, Status::Dead | Status::Unknown | Status::NeedsReview) {
         return Err(refused("only what is dead, unknown or needs review blocks its ordering key"));
     }
-    if is_keyed {
-        return Ok(());
-    }
-    Err(refused("it has no ordering key, so it blocks nothing"))
+    if is_keyed { Ok(()) } else { Err(refused("it has no ordering key, so it blocks nothing")) }
 }
 
 /// Why a skipped intent is not skipped again.

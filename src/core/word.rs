@@ -23,9 +23,7 @@ macro_rules! words {
 
             /// The word in the file, in JSON and on the command line.
             pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$Variant => $word,)+
-                }
+                Self::WORDS[self as usize]
             }
         }
 

@@ -66,10 +66,10 @@ struct Batch {
 /// How much is looked for: at most `limit` rows with `bytes` of payloads, behind the first
 /// `passed_over` due rows.
 #[derive(Clone, Copy)]
-struct Room {
-    limit: usize,
-    bytes: usize,
-    passed_over: usize,
+pub(super) struct Room {
+    pub limit: usize,
+    pub bytes: usize,
+    pub passed_over: usize,
 }
 
 /// A claim defers hardly more rows than this of tenants whose budget is used up.
@@ -123,7 +123,7 @@ impl RelayTx<'_> {
             bytes: room.bytes.saturating_sub(taken),
             ..room
         };
-        let candidates = self.candidates(request, left)?;
+        let candidates = self.candidates(CANDIDATES, request, self.now, left)?;
         batch.is_stuck = candidates.is_empty();
         for candidate in candidates {
             let solo = candidate.facts.lost > 0;
@@ -164,12 +164,19 @@ impl RelayTx<'_> {
             })?)
     }
 
-    fn candidates(&self, request: &ClaimRequest<'_>, room: Room) -> Result<Vec<Candidate>> {
-        let mut statement = self.conn.prepare_cached(CANDIDATES)?;
+    /// The rows that `sql` finds due at `until`, as far as there is room.
+    pub(super) fn candidates(
+        &self,
+        sql: &str,
+        request: &ClaimRequest<'_>,
+        until: i64,
+        room: Room,
+    ) -> Result<Vec<Candidate>> {
+        let mut statement = self.conn.prepare_cached(sql)?;
         let rows = statement.query_map(
             named_params! {
                 ":operation": request.rules.operation,
-                ":now": self.now,
+                ":now": until,
                 ":count": request.shard.count(),
                 ":index": request.shard.index(),
                 ":limit": i64::try_from(room.limit).unwrap_or(i64::MAX),

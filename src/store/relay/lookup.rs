@@ -11,12 +11,12 @@ use crate::error::Result;
 use crate::event::EventKind;
 use crate::handler::{Delivery, Held, Lookup};
 use crate::lease::Lease;
-use crate::store::relay::claim::{ClaimRequest, row_of};
+use crate::store::relay::claim::{ClaimRequest, Room, row_of};
 use crate::store::relay::due::may_look_up;
 use crate::store::relay::record::Record;
 use crate::store::relay::tx::{RelayTx, Rules};
 use crate::store::tables::binding;
-use crate::store::tables::candidate::{Candidate, LOOKUPS, read_candidate};
+use crate::store::tables::candidate::{Candidate, LOOKUPS};
 use crate::store::tables::lost_lease::{self, IsAlive, Senders};
 use crate::store::transitions::Row;
 
@@ -58,18 +58,8 @@ impl RelayTx<'_> {
     }
 
     fn lookups_due(&self, request: &ClaimRequest<'_>, until: i64) -> Result<Vec<Candidate>> {
-        let mut statement = self.conn.prepare_cached(LOOKUPS)?;
-        let rows = statement.query_map(
-            named_params! {
-                ":operation": request.rules.operation,
-                ":now": until,
-                ":count": request.shard.count(),
-                ":index": request.shard.index(),
-                ":limit": i64::try_from(request.limit).unwrap_or(i64::MAX),
-            },
-            |row| read_candidate(row, &request.rules.operation),
-        )?;
-        Ok(rows.collect::<Result<_, _>>()?)
+        let room = Room { limit: request.limit, bytes: usize::MAX, passed_over: 0 };
+        self.candidates(LOOKUPS, request, until, room)
     }
 
     fn claim_lookup(

@@ -40,26 +40,25 @@ macro_rules! candidate_columns {
 
 /// The statement that finds due rows. The state is a literal and the index is named, so that no
 /// statistics can turn this into a scan; the join is written in the order it must run.
-pub(crate) const CANDIDATES: &str = concat!(
-    "SELECT ",
-    candidate_columns!(),
-    " FROM main.outbox_lease l INDEXED BY outbox_lease_due
-    LEFT JOIN main.outbox o ON o.id = l.id
-    WHERE l.operation = :operation AND l.state = 'pending' AND l.due_at <= :now
-      AND l.id % :count = :index
-    ORDER BY l.due_at, l.id LIMIT :limit OFFSET :passed_over"
-);
+macro_rules! due {
+    ($state:literal) => {
+        concat!(
+            "SELECT ",
+            candidate_columns!(),
+            " FROM main.outbox_lease l INDEXED BY outbox_lease_due
+            LEFT JOIN main.outbox o ON o.id = l.id
+            WHERE l.operation = :operation AND l.state = '",
+            $state,
+            "' AND l.due_at <= :now AND l.id % :count = :index
+            ORDER BY l.due_at, l.id LIMIT :limit OFFSET :passed_over"
+        )
+    };
+}
+
+pub(crate) const CANDIDATES: &str = due!("pending");
 
 /// Finds rows in doubt whose lookup is due, or whose lookup ended with its process.
-pub(crate) const LOOKUPS: &str = concat!(
-    "SELECT ",
-    candidate_columns!(),
-    " FROM main.outbox_lease l INDEXED BY outbox_lease_due
-    LEFT JOIN main.outbox o ON o.id = l.id
-    WHERE l.operation = :operation AND l.state = 'unknown' AND l.due_at <= :now
-      AND l.id % :count = :index
-    ORDER BY l.due_at, l.id LIMIT :limit"
-);
+pub(crate) const LOOKUPS: &str = due!("unknown");
 
 /// The row as a claim would read it, to say whether it could.
 pub(crate) fn candidate(

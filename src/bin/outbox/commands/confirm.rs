@@ -33,7 +33,7 @@ struct Confirmation {
 }
 
 /// The outcome for one line.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Answer {
     line: usize,
     outcome: &'static str,
@@ -48,12 +48,8 @@ struct Answer {
 }
 
 impl Answer {
-    fn new(line: usize, outcome: &'static str) -> Self {
-        Self { line, outcome, idempotency_key: None, id: None, status: None, reason: None }
-    }
-
     fn malformed(line: usize, reason: String) -> Self {
-        Self { reason: Some(reason), ..Self::new(line, "malformed") }
+        Self { line, outcome: "malformed", reason: Some(reason), ..Self::default() }
     }
 
     /// Prints the outcome; the complaint about a malformed line goes to standard error.
@@ -181,9 +177,9 @@ fn confirm(
     actor: &Actor,
 ) -> Result<Answer> {
     let Confirmation { tenant, key, receipt } = confirmation;
-    let mut answer = Answer { idempotency_key: Some(key.clone()), ..Answer::new(line, "known") };
-    let confirmed = outbox.transact(|tx| outbox.confirm(tx, (tenant, key), receipt, actor));
-    match confirmed {
+    let idempotency_key = Some(key.clone());
+    let mut answer = Answer { line, outcome: "known", idempotency_key, ..Answer::default() };
+    match outbox.transact(|tx| outbox.confirm(tx, (tenant, key), receipt, actor)) {
         Ok(None) => {
             let entry = outbox.entry_by_key(tenant, key)?;
             answer.id = entry.as_ref().map(|entry| entry.id);
@@ -202,9 +198,11 @@ fn confirm(
                 ErrorKind::Invalid => return Ok(Answer::malformed(line, error.to_string())),
                 kind if is_of_this_intent(kind) => "refused",
                 _ => {
-                    let mut failure = Failure::from(error);
-                    failure.text = format!("line {line}: {}", failure.text);
-                    return Err(failure);
+                    let failure = Failure::from(error);
+                    return Err(Failure {
+                        text: format!("line {line}: {}", failure.text),
+                        ..failure
+                    });
                 }
             };
             answer.reason = Some(error.to_string());

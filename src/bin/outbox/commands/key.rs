@@ -2,7 +2,7 @@
 
 use std::io::BufRead;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use sqlite_outbox::IdempotencyKey;
 
 use crate::args::KeyArgs;
@@ -27,22 +27,10 @@ fn first() -> i64 {
     1
 }
 
-#[derive(Serialize)]
-struct Derived {
-    key: String,
-    args_hash: String,
-}
-
 impl Action {
-    fn derive(&self) -> Result<Derived> {
-        let derived = IdempotencyKey::derive(
-            &self.tenant_id,
-            &self.operation,
-            &self.entity_id,
-            self.intent_version,
-            &self.args_json,
-        )?;
-        Ok(Derived { key: derived.key, args_hash: derived.args_hash })
+    fn derive(&self) -> sqlite_outbox::Result<IdempotencyKey> {
+        let Self { tenant_id, operation, entity_id, intent_version, args_json } = self;
+        IdempotencyKey::derive(tenant_id, operation, entity_id, *intent_version, args_json)
     }
 }
 
@@ -58,7 +46,7 @@ pub fn run(out: Out, args: &KeyArgs) -> Result<()> {
         args_json: input::text("--args", &args.args)?,
     };
     check(&action).map_err(|reason| Failure::usage(format!("--{reason}")))?;
-    let derived = action.derive().map_err(|f| Failure { text: format!("--{}", f.text), ..f })?;
+    let derived = action.derive().map_err(|error| Failure::usage(format!("--{error}")))?;
     if out.is_json {
         return out.json(&derived);
     }
@@ -94,8 +82,8 @@ fn lines(out: Out) -> Result<()> {
     if bad > 0 { Err(Failure::quiet(USAGE)) } else { Ok(()) }
 }
 
-fn derive_line(line: &[u8]) -> std::result::Result<Derived, String> {
+fn derive_line(line: &[u8]) -> std::result::Result<IdempotencyKey, String> {
     let action: Action = serde_json::from_slice(line).map_err(|error| error.to_string())?;
     check(&action)?;
-    action.derive().map_err(|failure| failure.text)
+    action.derive().map_err(|error| error.to_string())
 }

@@ -14,8 +14,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 /// The failure that the service plays for an order or a message.
-struct Failure {
-    description: &'static str,
+pub struct Failure {
+    /// The failure in words.
+    pub description: &'static str,
     /// Number of requests that fail; later ones are charged and answered.
     times: usize,
     /// Whether a request that fails is carried out all the same.
@@ -24,14 +25,9 @@ struct Failure {
     status: Option<u16>,
 }
 
-/// The failure for an order or a message, in words.
-pub fn description(entity: &str) -> &'static str {
-    Failure::of(entity).description
-}
-
 impl Failure {
     /// The story repeats after twelve orders.
-    fn of(entity: &str) -> Self {
+    pub fn of(entity: &str) -> Self {
         let (description, times, acts, status) = match (kind(entity), number(entity) % 12) {
             ("mail", _) => ("mailed, its answer was lost, but listed", usize::MAX, true, None),
             ("text", _) => ("texted, and its answer was lost", usize::MAX, true, None),

@@ -103,7 +103,15 @@ fn story(out: Out, path: &Path) -> Result<Vec<Line>> {
     let handle = relay(&outbox, &service)?.start()?;
     let decided = wait_until_decided(&outbox, &intents);
     handle.shutdown(Duration::from_secs(5))?;
-    Ok(decided?.into_iter().map(|entry| line(&service, entry)).collect())
+    let line = |entry: Entry| Line {
+        id: entry.id,
+        service: downstream::Failure::of(&entry.entity_id).description,
+        status: entry.status,
+        attempts: entry.attempts,
+        ledger: service.ledger(&entry.entity_id),
+        entity_id: entry.entity_id,
+    };
+    Ok(decided?.into_iter().map(line).collect())
 }
 
 /// The business rows and the intents, in one transaction.
@@ -176,17 +184,6 @@ fn wait_until_decided(outbox: &Outbox, ids: &[i64]) -> Result<Vec<Entry>> {
         return Err(Failure::failed(format!("{text}, in {}", outbox.path())));
     }
     Ok(entries)
-}
-
-fn line(service: &PaymentService, entry: Entry) -> Line {
-    Line {
-        id: entry.id,
-        service: downstream::description(&entry.entity_id),
-        status: entry.status,
-        attempts: entry.attempts,
-        ledger: service.ledger(&entry.entity_id),
-        entity_id: entry.entity_id,
-    }
 }
 
 fn conclude(out: Out, lines: &[Line], file: Option<&Path>) -> Result<()> {

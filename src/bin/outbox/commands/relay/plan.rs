@@ -251,15 +251,14 @@ fn http(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<H
 }
 
 fn backoff(place: &Place<'_>, table: &BackoffTable) -> Result<Backoff> {
-    let of_schedule = [("delays", table.delays.is_some())];
-    let of_exponential = [
-        ("base", table.base.is_some()),
-        ("cap", table.cap.is_some()),
-        ("jitter", table.jitter.is_some()),
-    ];
     let is_schedule = table.kind == BackoffKind::Schedule;
-    let others = if is_schedule { &of_exponential[..] } else { &of_schedule };
-    if let Some((key, _)) = others.iter().find(|(_, is_there)| *is_there) {
+    let others = [
+        ("delays", !is_schedule && table.delays.is_some()),
+        ("base", is_schedule && table.base.is_some()),
+        ("cap", is_schedule && table.cap.is_some()),
+        ("jitter", is_schedule && table.jitter.is_some()),
+    ];
+    if let Some((key, _)) = others.iter().find(|(_, is_wrong)| *is_wrong) {
         return Err(place.fail(&format!("backoff/{key}"), "belongs to the other kind of backoff"));
     }
     if is_schedule {
