@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock::{Clock, SystemClock};
+use crate::core::setters::setters;
 use crate::core::{Downstream, Entry, Facts, Filter, Intent, millis};
 use crate::error::Result;
 use crate::handler::{Delivery, StoredIntent};
@@ -142,30 +143,24 @@ impl DeliveryBuilder {
         self
     }
 
-    /// Sets what the downstream promises. Defaults to [`Downstream::Unprotected`].
-    pub fn downstream(mut self, downstream: Downstream) -> Self {
-        self.delivery.downstream = downstream;
-        self
-    }
-
-    /// Sets the clock of the lease and of dates in answers. Defaults to [`SystemClock`].
-    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
-        self.clock = Arc::new(clock);
-        self
-    }
-
-    /// Sets how long the lease lasts from the time of building on. Defaults to forever.
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = Some(lease);
-        self
-    }
-
     /// The delivery.
     pub fn build(mut self) -> Delivery {
         let ends_at = self.lease.map(|lease| self.clock.now().saturating_add(millis(lease)));
         self.delivery.lease = Arc::new(Lease::new(ends_at.unwrap_or(i64::MAX), self.clock));
         self.delivery
     }
+}
+
+setters! {
+    DeliveryBuilder:
+    /// Sets what the downstream promises. Defaults to [`Downstream::Unprotected`].
+    pub fn downstream(downstream: Downstream) => delivery.downstream = downstream;
+
+    /// Sets the clock of the lease and of dates in answers. Defaults to [`SystemClock`].
+    pub fn clock(clock: impl Clock + 'static) => clock = Arc::new(clock);
+
+    /// Sets how long the lease lasts from the time of building on. Defaults to forever.
+    pub fn lease(lease: Duration) => lease = Some(lease);
 }
 
 /// Asserts that an intent was enqueued that matches, and returns the first one.

@@ -4,6 +4,7 @@ use rusqlite::Connection;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::connection::is_same_file;
+use crate::store::statement::query_row;
 
 /// Refuses a connection whose writes to the outbox would not be atomic with the caller's own.
 pub(crate) fn check_transaction(conn: &Connection, ours: &str) -> Result<()> {
@@ -28,8 +29,8 @@ pub(crate) fn check_transaction(conn: &Connection, ours: &str) -> Result<()> {
 /// Reads how durable the caller's commit will be; refuses `OFF`. Returns whether it is below
 /// `FULL`, where a power cut may undo the commit.
 pub(crate) fn check_durability(conn: &Connection) -> Result<bool> {
-    let mut statement = conn.prepare_cached("PRAGMA main.synchronous")?;
-    match statement.query_row([], |row| row.get::<_, i64>(0))? {
+    let sql = "PRAGMA main.synchronous";
+    match query_row(conn, sql, [], |row| row.get::<_, i64>(0))? {
         0 => {
             let text = "the connection runs synchronous=OFF, under which a crash can lose the \
                         commit or corrupt the file; set PRAGMA synchronous=FULL";

@@ -1,7 +1,7 @@
 //! All SQL. Each statement stands beside the function that binds it.
 //!
 //! The relay's wing and the verbs' wing stand on `transitions`, the one place where intents move;
-//! all of them on `query`, `tables` and `columns`.
+//! all of them on `query`, `tables`, `columns` and `statement`.
 
 mod caller;
 mod columns;
@@ -13,6 +13,7 @@ pub(crate) mod relay;
 pub(crate) mod savepoint;
 mod schema;
 mod standing;
+mod statement;
 pub(crate) mod tables;
 mod transitions;
 pub(crate) mod verbs;

@@ -5,6 +5,7 @@ use rusqlite::{Connection, OptionalExtension};
 use crate::core::{Facts, OnDead, Refusal, Status};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::columns::{counter, lossy, lossy_option};
+use crate::store::statement::query_row;
 use crate::store::transitions::Row;
 
 /// An intent as a verb, or an outcome that came late, finds it.
@@ -64,8 +65,7 @@ pub(crate) const STANDING: &str = "
 
 /// The intent with this row id, or `None`. Hand-edited text does not keep a verb from acting on it.
 pub(crate) fn find(conn: &Connection, id: i64, now: i64) -> Result<Option<Standing>> {
-    let mut statement = conn.prepare_cached(STANDING)?;
-    let found = statement.query_row([id], |row| {
+    let found = query_row(conn, STANDING, [id], |row| {
         let status = lossy(row, 2)?.parse().unwrap_or(Status::NeedsReview);
         let claimed_at: Option<i64> = row.get(8)?;
         Ok(Standing {

@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::event::{Event, EventKind};
 use crate::handler::Delivery;
 use crate::store::columns;
+use crate::store::statement::query_row;
 use crate::store::tables::audit::insert_event;
 use crate::store::tables::contract::{self, Contract};
 use crate::store::tables::settled::DUPLICATE_EFFECT;
@@ -195,10 +196,10 @@ impl<'a> Transitions<'a> {
         receipt: Option<&Receipt>,
     ) -> Result<bool> {
         let is_relay = matches!(self.author, Author::Relay(_));
-        let mut unlease = self.conn.prepare_cached(UNLEASE)?;
         // Without a receipt it is withdrawn, which a proof of success that came meanwhile forbids.
         let values = (row.id, row.status.as_str(), row.token, receipt.is_some());
-        let late_id = unlease.query_row(values, |r| columns::lossy_option(r, 0)).optional()?;
+        let late_id =
+            query_row(self.conn, UNLEASE, values, |r| columns::lossy_option(r, 0)).optional()?;
         if late_id.is_none() && row.has_lease {
             return Ok(false);
         }

@@ -7,15 +7,15 @@ use rusqlite::{Connection, OptionalExtension, named_params};
 use crate::core::{Entry, Filter, OperationStats, Receipt, Status};
 use crate::error::Result;
 use crate::store::columns::{counter, lossy, lossy_option};
+use crate::store::statement::query_row;
 use crate::store::tables::settled::DUPLICATE_EFFECT;
 
 /// The intent with this row id, and its receipt.
 pub(crate) fn entry(conn: &Connection, id: i64) -> Result<Option<Entry>> {
     let Some(mut entry) = bare_entry(conn, id)? else { return Ok(None) };
     if entry.status.is_settled() {
-        let mut statement =
-            conn.prepare_cached("SELECT receipt FROM main.outbox_receipt WHERE id = ?1")?;
-        let text = statement.query_row([id], |row| lossy_option(row, 0)).optional()?.flatten();
+        let sql = "SELECT receipt FROM main.outbox_receipt WHERE id = ?1";
+        let text = query_row(conn, sql, [id], |row| lossy_option(row, 0)).optional()?.flatten();
         entry.receipt = text.map(|text| Receipt::from_json(entry.downstream_id.clone(), &text));
     }
     read_request(conn, &mut entry)?;
@@ -24,16 +24,15 @@ pub(crate) fn entry(conn: &Connection, id: i64) -> Result<Option<Entry>> {
 
 /// Reads the request without what may be secret: no payload, and no header's value.
 fn read_request(conn: &Connection, entry: &mut Entry) -> Result<()> {
-    let mut statement = conn.prepare_cached(
+    let sql =
         "SELECT o.method, o.content_type, length(CAST(o.payload AS BLOB)), o.headers, o.expires_at,
                 (SELECT h.id FROM main.outbox_keyed k CROSS JOIN main.outbox_keyed h
                      ON h.tenant_id = k.tenant_id AND h.ordering_key = k.ordering_key
                  WHERE k.id = o.id ORDER BY h.position, h.id LIMIT 1),
                 (SELECT revises FROM main.outbox_revision v WHERE v.id = o.id),
                 (SELECT id FROM main.outbox_revision v WHERE v.revises = o.id)
-         FROM main.outbox o WHERE o.id = ?1",
-    )?;
-    statement.query_row([entry.id], |row| {
+         FROM main.outbox o WHERE o.id = ?1";
+    query_row(conn, sql, [entry.id], |row| {
         entry.method = lossy_option(row, 0)?;
         entry.content_type = lossy_option(row, 1)?;
         let bytes: Option<i64> = row.get(2)?;
@@ -71,13 +70,12 @@ pub(crate) fn list(conn: &Connection, filter: &Filter) -> Result<Vec<Entry>> {
 }
 
 fn bare_entry(conn: &Connection, id: i64) -> Result<Option<Entry>> {
-    let mut statement = conn.prepare_cached(
+    let sql =
         "SELECT id, tenant_id, operation, entity_id, intent_version, idempotency_key, endpoint,
                 ordering_key, status, attempts, next_attempt_at, locked_until, locked_by,
                 last_error, downstream_id, created_at, finished_at, registered, next_lookup_at
-         FROM main.outbox_status WHERE id = ?1",
-    )?;
-    let found = statement.query_row([id], |row| {
+         FROM main.outbox_status WHERE id = ?1";
+    let found = query_row(conn, sql, [id], |row| {
         Ok(Entry {
             id: row.get(0)?,
             tenant_id: lossy(row, 1)?,

@@ -5,6 +5,7 @@ use rusqlite::Connection;
 use crate::core::entry::Entry;
 use crate::error::Result;
 use crate::store::query::read;
+use crate::store::statement::query_row;
 
 /// A connection that notices commits of others.
 pub(crate) struct Watch {
@@ -19,8 +20,8 @@ impl Watch {
 
     /// Whether anything was committed since this was asked last.
     pub fn has_changed(&mut self) -> Result<bool> {
-        let mut statement = self.conn.prepare_cached("PRAGMA main.data_version")?;
-        let version: i64 = statement.query_row([], |row| row.get(0))?;
+        let sql = "PRAGMA main.data_version";
+        let version: i64 = query_row(&self.conn, sql, [], |row| row.get(0))?;
         Ok(self.seen.replace(version) != Some(version))
     }
 

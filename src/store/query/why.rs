@@ -7,6 +7,7 @@ use crate::core::why::Rule;
 use crate::core::{Closed, Fit, Gate, Settled, Shard, Status, Why, decide, utc};
 use crate::error::{Error, Result};
 use crate::store::columns;
+use crate::store::statement::query_row;
 use crate::store::tables::budget::{Asking, Ledger};
 use crate::store::tables::ordering::HEAD;
 use crate::store::tables::{candidate, contract, pause};
@@ -143,23 +144,20 @@ fn due(
     shard: Shard,
     now: i64,
 ) -> Result<(usize, usize)> {
-    let mut statement = conn.prepare_cached(
-        "SELECT count(*) FILTER (WHERE (due_at, id) < (:due_at, :id)), count(*)
-         FROM main.outbox_lease INDEXED BY outbox_lease_due
-         WHERE operation = :operation AND state = 'pending' AND due_at <= :now
-           AND id % :count = :index",
-    )?;
-    let counts = statement.query_row(
-        named_params! {
-            ":operation": row.operation,
-            ":now": now,
-            ":count": shard.count(),
-            ":index": shard.index(),
-            ":due_at": due_at,
-            ":id": row.id,
-        },
-        |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)),
-    )?;
+    let sql = "SELECT count(*) FILTER (WHERE (due_at, id) < (:due_at, :id)), count(*)
+               FROM main.outbox_lease INDEXED BY outbox_lease_due
+               WHERE operation = :operation AND state = 'pending' AND due_at <= :now
+                 AND id % :count = :index";
+    let values = named_params! {
+        ":operation": row.operation,
+        ":now": now,
+        ":count": shard.count(),
+        ":index": shard.index(),
+        ":due_at": due_at,
+        ":id": row.id,
+    };
+    let counts =
+        query_row(conn, sql, values, |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))?;
     let number = |count: i64| usize::try_from(count).unwrap_or(usize::MAX);
     Ok((number(counts.0), number(counts.1)))
 }
@@ -178,15 +176,14 @@ struct Waiting {
 }
 
 fn find(conn: &Connection, id: i64) -> Result<Waiting> {
-    let mut statement = conn.prepare_cached(
+    let sql =
         "SELECT o.operation, o.tenant_id, o.ordering_key, coalesce(r.status, l.state, 'pending'),
                 r.finished_at, r.downstream_id, l.due_at, l.owner, l.claimed_at, l.last_error
          FROM main.outbox o
          LEFT JOIN main.outbox_lease l ON l.id = o.id
          LEFT JOIN main.outbox_receipt r ON r.id = o.id
-         WHERE o.id = ?1",
-    )?;
-    let found = statement.query_row([id], |row| {
+         WHERE o.id = ?1";
+    let found = query_row(conn, sql, [id], |row| {
         let settled_at: Option<i64> = row.get(4)?;
         let downstream_id = columns::lossy_option(row, 5)?;
         let ordering_key = columns::lossy_option(row, 2)?;
@@ -214,14 +211,12 @@ fn before(conn: &Connection, row: &Waiting) -> Result<Option<(i64, Status)>> {
         conn.prepare_cached(HEAD)?.query_row([tenant, key], |row| row.get(0)).optional()?;
     let mut before = head.filter(|&head| head != row.id);
     if before.is_none() {
-        let mut acting = conn.prepare_cached(
-            "SELECT k.id FROM main.outbox_keyed k
-             CROSS JOIN main.outbox_lease l ON l.id = k.id
-             WHERE k.tenant_id = ?1 AND k.ordering_key = ?2 AND k.id <> ?3
-               AND l.state = 'in_flight'
-             LIMIT 1",
-        )?;
-        before = acting.query_row((tenant, key, row.id), |row| row.get(0)).optional()?;
+        let sql = "SELECT k.id FROM main.outbox_keyed k
+                   CROSS JOIN main.outbox_lease l ON l.id = k.id
+                   WHERE k.tenant_id = ?1 AND k.ordering_key = ?2 AND k.id <> ?3
+                     AND l.state = 'in_flight'
+                   LIMIT 1";
+        before = query_row(conn, sql, (tenant, key, row.id), |row| row.get(0)).optional()?;
     }
     before.map(|id| Ok((id, find(conn, id)?.status))).transpose()
 }

@@ -11,6 +11,7 @@ use crate::handler::Delivery;
 use crate::lease::Lease;
 use crate::store::relay::due::HAS_DUE;
 use crate::store::relay::tx::{RelayTx, Rules};
+use crate::store::statement::{execute, query_row};
 use crate::store::tables::budget::Asking;
 use crate::store::tables::candidate::{CANDIDATES, Candidate, read_candidate};
 use crate::store::transitions::Row;
@@ -157,11 +158,8 @@ impl RelayTx<'_> {
         if matches!(self.gate(rules, shard)?, Gate::Closed { .. }) {
             return Ok(false);
         }
-        let mut statement = self.conn.prepare_cached(HAS_DUE)?;
-        Ok(statement
-            .query_row((&rules.operation, self.now, shard.count(), shard.index()), |row| {
-                row.get(0)
-            })?)
+        let values = (&rules.operation, self.now, shard.count(), shard.index());
+        Ok(query_row(self.conn, HAS_DUE, values, |row| row.get(0))?)
     }
 
     /// The rows that `sql` finds due at `until`, as far as there is room.
@@ -258,33 +256,31 @@ impl RelayTx<'_> {
 
     /// Lets a row wait until its tenant has something left: without a try, without an event.
     fn defer(&self, id: i64, used_up: UsedUp) -> Result<Tried> {
-        let mut statement = self.conn.prepare_cached(
-            "UPDATE main.outbox_lease
-             SET due_at = :until, error_class = 'budget', last_error = :why
-             WHERE id = :id AND state = 'pending'",
-        )?;
-        statement.execute(named_params! {
+        let sql = "UPDATE main.outbox_lease
+                   SET due_at = :until, error_class = 'budget', last_error = :why
+                   WHERE id = :id AND state = 'pending'";
+        let values = named_params! {
             ":until": used_up.until, ":why": used_up.to_string(), ":id": id,
-        })?;
+        };
+        execute(self.conn, sql, values)?;
         Ok(Tried::Deferred)
     }
 
     /// Counts the attempt together with the claim, so that a crash cannot make it free.
     fn take(&self, id: i64, expires_at: i64, token: i64) -> Result<bool> {
-        let mut statement = self.conn.prepare_cached(
-            "UPDATE main.outbox_lease
-             SET state = 'in_flight', due_at = :expires_at, attempts = attempts + 1,
-                 tries = tries + 1, token = :token, last_token = :token, owner = :owner,
-                 claimed_at = :now
-             WHERE id = :id AND state = 'pending'",
-        )?;
-        Ok(statement.execute(named_params! {
+        let sql = "UPDATE main.outbox_lease
+                   SET state = 'in_flight', due_at = :expires_at, attempts = attempts + 1,
+                       tries = tries + 1, token = :token, last_token = :token, owner = :owner,
+                       claimed_at = :now
+                   WHERE id = :id AND state = 'pending'";
+        let values = named_params! {
             ":id": id,
             ":expires_at": expires_at,
             ":token": token,
             ":owner": self.owner,
             ":now": self.now,
-        })? == 1)
+        };
+        Ok(execute(self.conn, sql, values)? == 1)
     }
 }
 

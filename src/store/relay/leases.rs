@@ -9,6 +9,7 @@ use crate::handler::{Delivery, Held};
 use crate::store::columns;
 use crate::store::relay::claim::row_of;
 use crate::store::relay::tx::{RelayTx, Rules};
+use crate::store::statement::execute;
 use crate::store::tables::candidate::{FACTS, facts_columns, read_facts};
 use crate::store::tables::lost_lease;
 use crate::store::transitions::Row;
@@ -20,11 +21,9 @@ impl RelayTx<'_> {
     /// Extends a lease that is still held. Returns whether it was.
     pub fn renew(&self, delivery: &Delivery, lease_ms: i64) -> Result<bool> {
         let expires_at = self.now.saturating_add(lease_ms);
-        let mut statement = self.conn.prepare_cached(
-            "UPDATE main.outbox_lease SET due_at = ?3
-             WHERE id = ?1 AND token = ?2 AND owner IS NOT NULL",
-        )?;
-        Ok(statement.execute((delivery.id, delivery.token, expires_at))? == 1)
+        let sql = "UPDATE main.outbox_lease SET due_at = ?3
+                   WHERE id = ?1 AND token = ?2 AND owner IS NOT NULL";
+        Ok(execute(self.conn, sql, (delivery.id, delivery.token, expires_at))? == 1)
     }
 
     /// Releases a row that no worker has started; the attempt or the lookup is not counted.

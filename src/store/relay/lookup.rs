@@ -15,6 +15,7 @@ use crate::store::relay::claim::{ClaimRequest, Room, row_of};
 use crate::store::relay::due::may_look_up;
 use crate::store::relay::record::Record;
 use crate::store::relay::tx::{RelayTx, Rules};
+use crate::store::statement::execute;
 use crate::store::tables::binding;
 use crate::store::tables::candidate::{Candidate, LOOKUPS};
 use crate::store::tables::lost_lease::{self, IsAlive, Senders};
@@ -124,40 +125,36 @@ impl RelayTx<'_> {
         before: Option<i64>,
         (expires_at, token): (i64, i64),
     ) -> Result<bool> {
-        let mut statement = self.conn.prepare_cached(
-            "UPDATE main.outbox_lease
-             SET due_at = :expires_at, token = :token, owner = :owner, lookups = lookups + 1
-             WHERE id = :id AND state = 'unknown' AND token IS :before",
-        )?;
-        Ok(statement.execute(named_params! {
+        let sql = "UPDATE main.outbox_lease
+                   SET due_at = :expires_at, token = :token, owner = :owner, lookups = lookups + 1
+                   WHERE id = :id AND state = 'unknown' AND token IS :before";
+        let values = named_params! {
             ":id": id,
             ":expires_at": expires_at,
             ":token": token,
             ":owner": self.owner,
             ":before": before,
-        })? == 1)
+        };
+        Ok(execute(self.conn, sql, values)? == 1)
     }
 
     /// Restarts the quiet period of a row in doubt: an attempt of it has ended at some time until
     /// now, and its request may still be under way in the network.
     pub(crate) fn ended_now(&mut self, id: i64) -> Result<Option<i64>> {
         let token = self.token()?;
-        let mut statement = self.conn.prepare_cached(
-            "UPDATE main.outbox_lease SET last_token = ?2 WHERE id = ?1 AND state = 'unknown'",
-        )?;
-        statement.execute((id, token))?;
+        let sql =
+            "UPDATE main.outbox_lease SET last_token = ?2 WHERE id = ?1 AND state = 'unknown'";
+        execute(self.conn, sql, (id, token))?;
         Ok(Some(token))
     }
 
     /// Lets others look up a row. `uncounted` is 1 for a lookup that no worker has begun, and 0 for
     /// a lookup that may never return.
     pub(super) fn end_lookup(&self, delivery: &Delivery, uncounted: u32) -> Result<bool> {
-        let mut statement = self.conn.prepare_cached(
-            "UPDATE main.outbox_lease
-             SET due_at = ?3, token = NULL, owner = NULL, lookups = max(lookups - ?4, 0)
-             WHERE id = ?1 AND token = ?2 AND state = 'unknown'",
-        )?;
-        Ok(statement.execute((delivery.id, delivery.token, self.now, uncounted))? == 1)
+        let sql = "UPDATE main.outbox_lease
+                   SET due_at = ?3, token = NULL, owner = NULL, lookups = max(lookups - ?4, 0)
+                   WHERE id = ?1 AND token = ?2 AND state = 'unknown'";
+        Ok(execute(self.conn, sql, (delivery.id, delivery.token, self.now, uncounted))? == 1)
     }
 
     /// Records a finding under the claim it was made for. A late finding changes nothing, unless it

@@ -12,6 +12,7 @@ use crate::handler::Delivery;
 use crate::store::columns;
 use crate::store::relay::tx::{RelayTx, Rules};
 use crate::store::standing;
+use crate::store::statement::{execute, query_row};
 use crate::store::tables::lost_lease::{self, IsAlive, Senders};
 use crate::store::transitions::Row;
 
@@ -85,26 +86,21 @@ impl RelayTx<'_> {
 
     /// The facts of a claim with a cancellation that was requested since.
     pub(super) fn with_request(&self, facts: Facts, row: Row<'_>) -> Result<Facts> {
-        let mut statement = self.conn.prepare_cached(
-            "SELECT cancel_requested_at IS NOT NULL FROM main.outbox_lease
-             WHERE id = ?1 AND token IS ?2",
-        )?;
-        let requested = statement.query_row((row.id, row.token), |r| r.get(0)).optional()?;
+        let sql = "SELECT cancel_requested_at IS NOT NULL FROM main.outbox_lease
+                   WHERE id = ?1 AND token IS ?2";
+        let requested = query_row(self.conn, sql, (row.id, row.token), |r| r.get(0)).optional()?;
         Ok(Facts { cancel_requested: requested.unwrap_or(false), ..facts })
     }
 
     /// Settles a row of which an earlier attempt proved success while this one was in flight: that
     /// is the outcome, whatever became of this attempt.
     pub(super) fn settle_with_late_proof(&mut self, row: Row<'_>, own: &Decision) -> Result<bool> {
-        let mut statement = self.conn.prepare_cached(
-            "SELECT late_id, late_receipt FROM main.outbox_lease
-             WHERE id = ?1 AND token IS ?2 AND state = 'in_flight' AND late_receipt IS NOT NULL",
-        )?;
-        let proof = statement
-            .query_row((row.id, row.token), |r| {
-                Ok((columns::lossy_option(r, 0)?, columns::lossy(r, 1)?))
-            })
-            .optional()?;
+        let sql = "SELECT late_id, late_receipt FROM main.outbox_lease
+             WHERE id = ?1 AND token IS ?2 AND state = 'in_flight' AND late_receipt IS NOT NULL";
+        let proof = query_row(self.conn, sql, (row.id, row.token), |r| {
+            Ok((columns::lossy_option(r, 0)?, columns::lossy(r, 1)?))
+        })
+        .optional()?;
         let Some((late_id, late_receipt)) = proof else { return Ok(false) };
         let receipt = Receipt::from_json(late_id, &late_receipt);
         let decision = Decision {
@@ -172,11 +168,9 @@ impl RelayTx<'_> {
             return self.moves.event(row, EventKind::Late, row.status, &decision, Some(receipt));
         }
         let other = self.moves.other_id(row, known, id)?;
-        let mut statement = self.conn.prepare_cached(
-            "UPDATE main.outbox_lease SET late_id = ?2, late_receipt = ?3
-             WHERE id = ?1 AND late_receipt IS NULL",
-        )?;
-        statement.execute((row.id, &receipt.downstream_id, receipt.to_json()))?;
+        let sql = "UPDATE main.outbox_lease SET late_id = ?2, late_receipt = ?3
+                   WHERE id = ?1 AND late_receipt IS NULL";
+        execute(self.conn, sql, (row.id, &receipt.downstream_id, receipt.to_json()))?;
         self.moves.event(row, EventKind::Late, row.status, decision, Some(receipt))?;
         other.map_or(Ok(()), |ids| self.moves.duplicate_effect(row, decision, ids))
     }

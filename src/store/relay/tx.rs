@@ -11,6 +11,7 @@ use crate::core::{FlowControl, OnDead, Policy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::store::schema;
+use crate::store::statement::query_row;
 use crate::store::tables::budget::Ledger;
 use crate::store::transitions::{Author, Transitions};
 
@@ -84,9 +85,8 @@ impl<'a> RelayTx<'a> {
 
     /// Refuses to go on in a file whose schema another build has migrated.
     pub fn check_schema(&self) -> Result<()> {
-        let mut statement =
-            self.conn.prepare_cached("SELECT schema_version FROM main.outbox_meta WHERE id = 1")?;
-        let version: Option<i64> = statement.query_row([], |row| row.get(0)).optional()?;
+        let sql = "SELECT schema_version FROM main.outbox_meta WHERE id = 1";
+        let version: Option<i64> = query_row(self.conn, sql, [], |row| row.get(0)).optional()?;
         if version == Some(schema::VERSION) { Ok(()) } else { Err(migrated()) }
     }
 
@@ -96,11 +96,9 @@ impl<'a> RelayTx<'a> {
         if let Some(token) = self.token {
             return Ok(token);
         }
-        let mut statement = self.conn.prepare_cached(
-            "UPDATE main.outbox_meta SET token = token + 1
-             WHERE id = 1 AND schema_version = ?1 RETURNING token",
-        )?;
-        let token = statement.query_row([schema::VERSION], |row| row.get(0)).optional()?;
+        let sql = "UPDATE main.outbox_meta SET token = token + 1
+                   WHERE id = 1 AND schema_version = ?1 RETURNING token";
+        let token = query_row(self.conn, sql, [schema::VERSION], |row| row.get(0)).optional()?;
         self.token = token;
         token.ok_or_else(migrated)
     }

@@ -13,6 +13,7 @@ use crate::store::relay::due::{
     HAS_DUE, HAS_EXPIRED, HAS_LOOKUP, NEXT_DUE, NEXT_LOOKUP, may_look_up,
 };
 use crate::store::relay::tx::{RelayTx, Rules};
+use crate::store::statement::query_row;
 use crate::store::tables::budget::Ledger;
 use crate::store::tables::pause;
 
@@ -48,10 +49,9 @@ impl Writer {
     ) -> Result<bool> {
         let gate = self.gate(rules, shard, now)?;
         if let Some(after) = lookups_after.filter(|_| may_look_up(&gate)) {
-            let mut statement = self.conn.prepare_cached(HAS_LOOKUP)?;
             let values =
                 (&rules.operation, now.saturating_sub(after), shard.count(), shard.index());
-            if statement.query_row(values, |row| row.get(0))? {
+            if query_row(&self.conn, HAS_LOOKUP, values, |row| row.get(0))? {
                 return Ok(true);
             }
         }
@@ -71,16 +71,13 @@ impl Writer {
         now: i64,
         lookups_after: Option<i64>,
     ) -> Result<Option<i64>> {
-        let mut statement = self.conn.prepare_cached(NEXT_DUE)?;
-        let (pending, expiry): (Option<i64>, Option<i64>) = statement
-            .query_row((&rules.operation, shard.count(), shard.index()), |row| {
-                Ok((row.get(0)?, row.get(1)?))
-            })?;
+        let values = (&rules.operation, shard.count(), shard.index());
+        let (pending, expiry): (Option<i64>, Option<i64>) =
+            query_row(&self.conn, NEXT_DUE, values, |row| Ok((row.get(0)?, row.get(1)?)))?;
         let lookup = match lookups_after {
             Some(after) => {
-                let mut statement = self.conn.prepare_cached(NEXT_LOOKUP)?;
-                let values = (&rules.operation, shard.count(), shard.index());
-                let due: Option<i64> = statement.query_row(values, |row| row.get(0))?;
+                let due: Option<i64> =
+                    query_row(&self.conn, NEXT_LOOKUP, values, |row| row.get(0))?;
                 due.map(|due| due.saturating_add(after))
             }
             None => None,
@@ -137,8 +134,8 @@ impl Writer {
 
     /// A number that changes when another connection has committed.
     pub fn data_version(&self) -> Result<i64> {
-        let mut statement = self.conn.prepare_cached("PRAGMA main.data_version")?;
-        Ok(statement.query_row([], |row| row.get(0))?)
+        let sql = "PRAGMA main.data_version";
+        Ok(query_row(&self.conn, sql, [], |row| row.get(0))?)
     }
 
     /// Moves the WAL into the database and cuts it, unless a reader or writer would have to wait.

@@ -155,14 +155,9 @@ fn drop_all(conn: &Connection, is_ours: impl Fn(&str) -> bool) -> Result<()> {
 
 fn create_missing(conn: &Connection, objects: &[Object]) -> Result<()> {
     for Object { kind, name, sql } in objects {
-        let there: Option<String> = conn
-            .query_row(
-                "SELECT sql FROM main.sqlite_schema WHERE type = ?1 AND name = ?2",
-                [kind, name],
-                |row| row.get(0),
-            )
-            .optional()?;
-        match there {
+        let stored = "SELECT sql FROM main.sqlite_schema WHERE type = ?1 AND name = ?2";
+        let there = conn.query_row(stored, [kind, name], |row| row.get::<_, String>(0));
+        match there.optional()? {
             Some(there) if kind == "table" || is_same(&there, sql) => {}
             _ => conn.execute_batch(sql).map_err(|error| {
                 Error::from(error).context(format_args!("the {kind} {name} cannot be made again"))

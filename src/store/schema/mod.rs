@@ -67,8 +67,7 @@ fn create(conn: &Connection) -> Result<()> {
         refuse_foreign(&tx)?;
         tx.execute_batch(SCHEMA)?;
     }
-    tx.commit()?;
-    Ok(())
+    Ok(tx.commit()?)
 }
 
 fn has_meta(conn: &Connection) -> Result<bool> {
@@ -80,14 +79,9 @@ fn has_meta(conn: &Connection) -> Result<bool> {
 /// Refuses a file in which the application uses one of our names for something else.
 fn refuse_foreign(conn: &Connection) -> Result<()> {
     for object in shape::defined(SCHEMA)? {
-        let taken: Option<String> = conn
-            .query_row(
-                "SELECT type FROM main.sqlite_schema WHERE name = ?1 COLLATE NOCASE",
-                [&object.name],
-                |row| row.get(0),
-            )
-            .optional()?;
-        if let Some(kind) = taken {
+        let sql = "SELECT type FROM main.sqlite_schema WHERE name = ?1 COLLATE NOCASE";
+        let taken = conn.query_row(sql, [&object.name], |row| row.get::<_, String>(0));
+        if let Some(kind) = taken.optional()? {
             let text = format!(
                 "the file has its own {kind} {}, which is not sqlite-outbox's; rename it or use \
                  another file",

@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::event::{Event, EventKind};
 use crate::handler::Delivery;
 use crate::store::columns;
+use crate::store::statement::{execute, query_row};
 
 /// The columns of an event's intent. Headers that were edited into something else must not keep
 /// a row from being parked.
@@ -46,7 +47,6 @@ pub(crate) fn insert_event(
     if let Some(headers) = headers {
         (event.agent_run, event.tool_version) = named_headers(conn, &headers)?;
     }
-    let mut statement = conn.prepare_cached(INSERT_EVENT)?;
     let values = named_params! {
         ":outbox_id": event.outbox_id,
         ":at": event.at,
@@ -64,14 +64,13 @@ pub(crate) fn insert_event(
         ":tool_version": event.tool_version,
     };
     (event.position, event.seq) =
-        statement.query_row(values, |row| Ok((row.get(0)?, row.get(1)?)))?;
+        query_row(conn, INSERT_EVENT, values, |row| Ok((row.get(0)?, row.get(1)?)))?;
     Ok(event)
 }
 
 /// Reads an event's intent into the event. Returns the intent's headers, if it has any.
 fn read_intent(conn: &Connection, event: &mut Event) -> Result<Option<String>> {
-    let mut statement = conn.prepare_cached(OF_INTENT)?;
-    let headers = statement.query_row([event.outbox_id], |row| {
+    let headers = query_row(conn, OF_INTENT, [event.outbox_id], |row| {
         event.operation = columns::lossy(row, 0)?;
         event.key_hash = key::sha256(&columns::lossy(row, 1)?);
         event.args_hash = columns::lossy_option(row, 2)?;
@@ -86,27 +85,22 @@ fn read_intent(conn: &Connection, event: &mut Event) -> Result<Option<String>> {
 
 /// The values of the two headers that the audit trail keeps, cut to 255 characters.
 fn named_headers(conn: &Connection, headers: &str) -> Result<(Option<String>, Option<String>)> {
-    let mut statement = conn.prepare_cached(
-        "SELECT (SELECT substr(value, 1, 255) FROM json_each(:headers)
-                 WHERE lower(key) = m.agent_run_header AND type = 'text'),
-                (SELECT substr(value, 1, 255) FROM json_each(:headers)
-                 WHERE lower(key) = m.tool_version_header AND type = 'text')
-         FROM main.outbox_meta m WHERE m.id = 1",
-    )?;
-    Ok(statement.query_row(named_params! { ":headers": headers }, |row| {
+    let sql = "SELECT (SELECT substr(value, 1, 255) FROM json_each(:headers)
+                       WHERE lower(key) = m.agent_run_header AND type = 'text'),
+                      (SELECT substr(value, 1, 255) FROM json_each(:headers)
+                       WHERE lower(key) = m.tool_version_header AND type = 'text')
+               FROM main.outbox_meta m WHERE m.id = 1";
+    Ok(query_row(conn, sql, named_params! { ":headers": headers }, |row| {
         Ok((columns::lossy_option(row, 0)?, columns::lossy_option(row, 1)?))
     })?)
 }
 
 /// Stores which two headers the audit trail keeps.
 pub(crate) fn name_headers(conn: &Connection, agent_run: &str, tool_version: &str) -> Result<()> {
-    conn.execute(
-        "UPDATE main.outbox_meta
-         SET agent_run_header = lower(?1), tool_version_header = lower(?2)
-         WHERE id = 1 AND (agent_run_header, tool_version_header) <> (lower(?1), lower(?2))",
-        [agent_run, tool_version],
-    )?;
-    Ok(())
+    let sql = "UPDATE main.outbox_meta
+               SET agent_run_header = lower(?1), tool_version_header = lower(?2)
+               WHERE id = 1 AND (agent_run_header, tool_version_header) <> (lower(?1), lower(?2))";
+    execute(conn, sql, [agent_run, tool_version]).map(drop)
 }
 
 macro_rules! events {

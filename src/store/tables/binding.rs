@@ -4,6 +4,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use crate::error::{Error, Result};
 use crate::store::columns;
+use crate::store::statement::{execute, query_row};
 
 /// Gives an id to an intent forever. Returns the other intent that has it already.
 pub(crate) fn bind(
@@ -12,27 +13,21 @@ pub(crate) fn bind(
     downstream_id: &str,
     id: i64,
 ) -> Result<Option<i64>> {
-    let mut insert = conn.prepare_cached(
-        "INSERT INTO main.outbox_binding (provider, downstream_id, id) VALUES (?1, ?2, ?3)
-         ON CONFLICT (provider, downstream_id) DO NOTHING",
-    )?;
-    if insert.execute((provider, downstream_id, id))? > 0 {
+    let sql = "INSERT INTO main.outbox_binding (provider, downstream_id, id) VALUES (?1, ?2, ?3)
+               ON CONFLICT (provider, downstream_id) DO NOTHING";
+    if execute(conn, sql, (provider, downstream_id, id))? > 0 {
         return Ok(None);
     }
-    let mut owner = conn.prepare_cached(
-        "SELECT id FROM main.outbox_binding WHERE provider = ?1 AND downstream_id = ?2",
-    )?;
-    let owner: i64 = owner.query_row((provider, downstream_id), |row| row.get(0))?;
+    let sql = "SELECT id FROM main.outbox_binding WHERE provider = ?1 AND downstream_id = ?2";
+    let owner: i64 = query_row(conn, sql, [provider, downstream_id], |row| row.get(0))?;
     Ok((owner != id).then_some(owner))
 }
 
 /// An id of this intent other than `downstream_id`, where there is one.
 pub(crate) fn other_id(conn: &Connection, id: i64, downstream_id: &str) -> Result<Option<String>> {
-    let mut statement = conn.prepare_cached(
-        "SELECT downstream_id FROM main.outbox_binding INDEXED BY outbox_binding_intent
-         WHERE id = ?1 AND downstream_id <> ?2 LIMIT 1",
-    )?;
-    Ok(statement.query_row((id, downstream_id), |row| columns::lossy(row, 0)).optional()?)
+    let sql = "SELECT downstream_id FROM main.outbox_binding INDEXED BY outbox_binding_intent
+               WHERE id = ?1 AND downstream_id <> ?2 LIMIT 1";
+    Ok(query_row(conn, sql, (id, downstream_id), |row| columns::lossy(row, 0)).optional()?)
 }
 
 /// The id that was given to an intent, where there is one.
@@ -42,11 +37,8 @@ pub(crate) fn id_of(conn: &Connection, id: i64) -> Result<Option<String>> {
 
 /// Moves ids to their provider that were bound before a relay had named it.
 pub(crate) fn name_provider(conn: &Connection, operation: &str, provider: &str) -> Result<()> {
-    conn.execute(
-        "UPDATE OR IGNORE main.outbox_binding SET provider = ?2 WHERE provider = ?1",
-        [operation, provider],
-    )?;
-    Ok(())
+    let sql = "UPDATE OR IGNORE main.outbox_binding SET provider = ?2 WHERE provider = ?1";
+    execute(conn, sql, [operation, provider]).map(drop)
 }
 
 /// The longest id, in bytes.

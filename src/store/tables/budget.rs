@@ -12,6 +12,7 @@ use crate::core::budget::judge;
 use crate::core::{Budget, CLOCK_SLACK_MS, Fit, Kind, Left, Scope, Shard, UsedUp};
 use crate::error::Result;
 use crate::handler::Delivery;
+use crate::store::statement::{execute, query_row};
 
 /// The most entries outside all windows that one claim deletes.
 const FORGET_MAX: i64 = 500;
@@ -46,23 +47,17 @@ pub(crate) fn replace(
 
 /// Makes rows due that were deferred for their tenant's budget.
 pub(crate) fn ask_again(conn: &Connection, operation: &str, now: i64) -> Result<()> {
-    conn.execute(
-        "UPDATE main.outbox_lease SET due_at = :now
-         WHERE operation = :operation AND state = 'pending' AND due_at > :now
-           AND error_class = 'budget'",
-        named_params! { ":operation": operation, ":now": now },
-    )?;
-    Ok(())
+    let sql = "UPDATE main.outbox_lease SET due_at = :now
+               WHERE operation = :operation AND state = 'pending' AND due_at > :now
+                 AND error_class = 'budget'";
+    execute(conn, sql, named_params! { ":operation": operation, ":now": now }).map(drop)
 }
 
 /// Moves entries of a clock that was ahead to now, so that they leave their window one window from
 /// now, and not when that clock would have said.
 pub(crate) fn correct_clock(conn: &Connection, operation: &str, now: i64) -> Result<()> {
-    conn.execute(
-        "UPDATE main.outbox_spend SET at = ?2 WHERE operation = ?1 AND at > ?3",
-        (operation, now, now.saturating_add(CLOCK_SLACK_MS)),
-    )?;
-    Ok(())
+    let sql = "UPDATE main.outbox_spend SET at = ?2 WHERE operation = ?1 AND at > ?3";
+    execute(conn, sql, (operation, now, now.saturating_add(CLOCK_SLACK_MS))).map(drop)
 }
 
 pub(crate) const BUDGETS: &str = "
@@ -144,18 +139,17 @@ impl Ledger {
             return Ok(());
         }
         let cost = self.to_enter(conn, asking)?;
-        let mut statement = conn.prepare_cached(
-            "INSERT INTO main.outbox_spend (operation, at, id, token, tenant_id, cost)
-             VALUES (:operation, :at, :id, :token, :tenant_id, :cost)",
-        )?;
-        statement.execute(named_params! {
+        let sql = "INSERT INTO main.outbox_spend (operation, at, id, token, tenant_id, cost)
+                   VALUES (:operation, :at, :id, :token, :tenant_id, :cost)";
+        let values = named_params! {
             ":operation": self.operation,
             ":at": self.now,
             ":id": asking.id,
             ":token": token,
             ":tenant_id": asking.tenant_id,
             ":cost": cost,
-        })?;
+        };
+        execute(conn, sql, values)?;
         for ((place, tenant), spent) in &mut self.spent {
             let budget = self.budgets[*place];
             if budget.scope == Scope::Operation || tenant == asking.tenant_id {
@@ -242,13 +236,12 @@ impl Ledger {
         if !self.budgets.iter().any(is_asked) {
             return Ok(None);
         }
-        let mut statement = conn.prepare_cached(NEXT_COST)?;
-        let next = statement
-            .query_row((&self.operation, self.now, shard.count(), shard.index()), |row| {
-                // A row that cannot be read is parked by the claim.
-                Ok((row.get(0)?, row.get::<_, String>(1).ok(), row.get::<_, i64>(2).ok()))
-            })
-            .optional()?;
+        let values = (&self.operation, self.now, shard.count(), shard.index());
+        let next = query_row(conn, NEXT_COST, values, |row| {
+            // A row that cannot be read is parked by the claim.
+            Ok((row.get(0)?, row.get::<_, String>(1).ok(), row.get::<_, i64>(2).ok()))
+        })
+        .optional()?;
         let Some((id, Some(tenant_id), Some(cost))) = next else { return Ok(None) };
         self.fit(conn, Asking { id, tenant_id: &tenant_id, cost }).map(Some)
     }
@@ -266,9 +259,8 @@ pub(crate) const REFUND: &str = "
 
 /// Deletes the entries of every claim since a delivery's row is in doubt.
 pub(crate) fn refund_doubt(conn: &Connection, delivery: &Delivery, now: i64) -> Result<()> {
-    let mut statement = conn.prepare_cached(REFUND_DOUBT)?;
-    statement.execute((&delivery.operation, delivery.facts.in_doubt_since, now, delivery.id))?;
-    Ok(())
+    let values = (&delivery.operation, delivery.facts.in_doubt_since, now, delivery.id);
+    execute(conn, REFUND_DOUBT, values).map(drop)
 }
 
 pub(crate) const REFUND_DOUBT: &str = "

@@ -7,6 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, named_pa
 use crate::core::{Budget, Downstream, Limits, OnDead, Promise, Rate, millis};
 use crate::error::Result;
 use crate::store::columns;
+use crate::store::statement::execute;
 use crate::store::tables::{binding, budget};
 
 /// The contract of one operation in `outbox_operation`.
@@ -115,8 +116,7 @@ pub(crate) fn register(
 
 fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Result<()> {
     let Limits { max_in_flight, rate } = contract.limits;
-    conn.execute(
-        "INSERT INTO main.outbox_operation
+    let sql = "INSERT INTO main.outbox_operation
              (operation, downstream, window_ms, on_dead, provider, owner, key_recipe, max_in_flight,
               rate_count, rate_ms, time_limit_ms, attempts_max, give_up_ms, reconciles, binds_ids,
               registered_at)
@@ -130,27 +130,26 @@ fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Re
              rate_count = excluded.rate_count, rate_ms = excluded.rate_ms,
              time_limit_ms = excluded.time_limit_ms, attempts_max = excluded.attempts_max,
              give_up_ms = excluded.give_up_ms, reconciles = excluded.reconciles,
-             binds_ids = excluded.binds_ids",
-        named_params! {
-            ":operation": operation,
-            ":downstream": contract.downstream.as_str(),
-            ":window_ms": contract.downstream.window().map(millis),
-            ":on_dead": contract.on_dead().as_str(),
-            ":provider": contract.provider,
-            ":owner": contract.owner,
-            ":key_recipe": contract.key_recipe,
-            ":max_in_flight": max_in_flight.map(|max| i64::try_from(max).unwrap_or(i64::MAX)),
-            ":rate_count": rate.map(|rate| rate.count),
-            ":rate_ms": rate.map(|rate| millis(rate.per).max(1)),
-            ":time_limit_ms": contract.time_limit.map(millis),
-            ":attempts_max": contract.attempts_max,
-            ":give_up_ms": contract.give_up_after.map(millis),
-            ":reconciles": contract.reconciles,
-            ":binds_ids": contract.binds,
-            ":now": now,
-        },
-    )?;
-    Ok(())
+             binds_ids = excluded.binds_ids";
+    let values = named_params! {
+        ":operation": operation,
+        ":downstream": contract.downstream.as_str(),
+        ":window_ms": contract.downstream.window().map(millis),
+        ":on_dead": contract.on_dead().as_str(),
+        ":provider": contract.provider,
+        ":owner": contract.owner,
+        ":key_recipe": contract.key_recipe,
+        ":max_in_flight": max_in_flight.map(|max| i64::try_from(max).unwrap_or(i64::MAX)),
+        ":rate_count": rate.map(|rate| rate.count),
+        ":rate_ms": rate.map(|rate| millis(rate.per).max(1)),
+        ":time_limit_ms": contract.time_limit.map(millis),
+        ":attempts_max": contract.attempts_max,
+        ":give_up_ms": contract.give_up_after.map(millis),
+        ":reconciles": contract.reconciles,
+        ":binds_ids": contract.binds,
+        ":now": now,
+    };
+    execute(conn, sql, values).map(drop)
 }
 
 macro_rules! contracts {

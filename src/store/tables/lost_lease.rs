@@ -4,42 +4,35 @@ use rusqlite::Connection;
 
 use crate::error::Result;
 use crate::store::columns;
+use crate::store::statement::execute;
 
 /// Says whether the relay that signs with this name is alive.
 pub(crate) type IsAlive<'a> = &'a dyn Fn(&str) -> bool;
 
 /// Notes an attempt whose relay has not reported.
 pub(crate) fn note(conn: &Connection, id: i64, token: i64, owner: &str) -> Result<()> {
-    let mut statement = conn.prepare_cached(
-        "INSERT INTO main.outbox_lost (id, token, owner) VALUES (?1, ?2, ?3)
-         ON CONFLICT (id, token) DO NOTHING",
-    )?;
-    statement.execute((id, token, owner))?;
-    Ok(())
+    let sql = "INSERT INTO main.outbox_lost (id, token, owner) VALUES (?1, ?2, ?3)
+               ON CONFLICT (id, token) DO NOTHING";
+    execute(conn, sql, (id, token, owner)).map(drop)
 }
 
 /// Notes the attempt of this row that is in flight, whose claim is about to be ended.
 pub(crate) fn note_in_flight(conn: &Connection, id: i64) -> Result<()> {
-    let mut statement = conn.prepare_cached(
-        "INSERT INTO main.outbox_lost (id, token, owner)
-         SELECT id, token, owner FROM main.outbox_lease WHERE id = ?1 AND state = 'in_flight'
-         ON CONFLICT (id, token) DO NOTHING",
-    )?;
-    statement.execute([id])?;
-    Ok(())
+    let sql = "INSERT INTO main.outbox_lost (id, token, owner)
+               SELECT id, token, owner FROM main.outbox_lease WHERE id = ?1 AND state = 'in_flight'
+               ON CONFLICT (id, token) DO NOTHING";
+    execute(conn, sql, [id]).map(drop)
 }
 
 /// Forgets an attempt whose relay has reported, or has not begun it. Returns whether it was noted.
 pub(crate) fn heard_of(conn: &Connection, id: i64, token: i64) -> Result<bool> {
-    let mut statement =
-        conn.prepare_cached("DELETE FROM main.outbox_lost WHERE id = ?1 AND token = ?2")?;
-    Ok(statement.execute((id, token))? > 0)
+    let sql = "DELETE FROM main.outbox_lost WHERE id = ?1 AND token = ?2";
+    Ok(execute(conn, sql, (id, token))? > 0)
 }
 
 /// Forgets all attempts of a row, where nothing more depends on them.
 pub(crate) fn forget(conn: &Connection, id: i64) -> Result<()> {
-    conn.prepare_cached("DELETE FROM main.outbox_lost WHERE id = ?1")?.execute([id])?;
-    Ok(())
+    execute(conn, "DELETE FROM main.outbox_lost WHERE id = ?1", [id]).map(drop)
 }
 
 /// The relays that have lost their lease on a row and have not reported.

@@ -3,6 +3,7 @@
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::error::Result;
+use crate::store::statement::{execute, query_row};
 
 pub(crate) const HEAD: &str = "
     SELECT id FROM main.outbox_keyed WHERE tenant_id = ?1 AND ordering_key = ?2
@@ -10,8 +11,8 @@ pub(crate) const HEAD: &str = "
 
 /// Takes a row out of its key's line; the schema lets the next one act. Returns whether it was in.
 pub(crate) fn leave(conn: &Connection, id: i64) -> Result<bool> {
-    let mut statement = conn.prepare_cached("DELETE FROM main.outbox_keyed WHERE id = ?1")?;
-    Ok(statement.execute([id])? > 0)
+    let sql = "DELETE FROM main.outbox_keyed WHERE id = ?1";
+    Ok(execute(conn, sql, [id])? > 0)
 }
 
 /// The first row of the line that a row stands in.
@@ -33,64 +34,50 @@ pub(crate) fn yield_to_earlier(conn: &Connection, id: i64, now: i64) -> Result<(
 
 /// Lets the first row of its line come due. A row that was never first has no lease row yet.
 pub(crate) fn let_act(conn: &Connection, id: i64, now: i64) -> Result<()> {
-    let mut statement = conn.prepare_cached(
-        "INSERT INTO main.outbox_lease (id, operation, state, due_at)
-         SELECT id, operation, 'pending', available_at FROM main.outbox WHERE id = ?1
-         ON CONFLICT (id) DO UPDATE SET due_at = coalesce(resume_at, ?2), resume_at = NULL
-         WHERE state = 'pending' AND outbox_lease.due_at IS NULL",
-    )?;
-    statement.execute((id, now))?;
-    Ok(())
+    let sql = "INSERT INTO main.outbox_lease (id, operation, state, due_at)
+               SELECT id, operation, 'pending', available_at FROM main.outbox WHERE id = ?1
+               ON CONFLICT (id) DO UPDATE SET due_at = coalesce(resume_at, ?2), resume_at = NULL
+               WHERE state = 'pending' AND outbox_lease.due_at IS NULL";
+    execute(conn, sql, (id, now)).map(drop)
 }
 
 /// Gives a queued row a lease row that is not due, so that its status can be written there.
 pub(crate) fn enter(conn: &Connection, id: i64) -> Result<()> {
-    let mut statement = conn.prepare_cached(
-        "INSERT INTO main.outbox_lease (id, operation, state)
-         SELECT id, operation, 'pending' FROM main.outbox WHERE id = ?1
-         ON CONFLICT (id) DO NOTHING",
-    )?;
-    statement.execute([id])?;
-    Ok(())
+    let sql = "INSERT INTO main.outbox_lease (id, operation, state)
+               SELECT id, operation, 'pending' FROM main.outbox WHERE id = ?1
+               ON CONFLICT (id) DO NOTHING";
+    execute(conn, sql, [id]).map(drop)
 }
 
 /// Lets a row wait for its turn, and keeps when it was due.
 pub(crate) fn queue(conn: &Connection, id: i64) -> Result<()> {
-    let mut statement = conn.prepare_cached(
-        "UPDATE main.outbox_lease SET resume_at = due_at, due_at = NULL
-         WHERE id = ?1 AND state = 'pending' AND due_at IS NOT NULL",
-    )?;
-    statement.execute([id])?;
-    Ok(())
+    let sql = "UPDATE main.outbox_lease SET resume_at = due_at, due_at = NULL
+               WHERE id = ?1 AND state = 'pending' AND due_at IS NOT NULL";
+    execute(conn, sql, [id]).map(drop)
 }
 
 /// Puts a row that later ones had passed back into its key's line. Returns whether it must wait:
 /// for an earlier one, or for one that is on the way.
 pub(crate) fn take_place(conn: &Connection, id: i64) -> Result<bool> {
-    let mut insert = conn.prepare_cached(
-        "INSERT INTO main.outbox_keyed (tenant_id, ordering_key, position, id)
-         SELECT tenant_id, ordering_key,
-                coalesce((SELECT position FROM main.outbox_revision WHERE id = ?1), id), id
-         FROM main.outbox
-         WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM main.outbox_keyed WHERE id = ?1)",
-    )?;
-    insert.execute([id])?;
+    let sql = "INSERT INTO main.outbox_keyed (tenant_id, ordering_key, position, id)
+               SELECT tenant_id, ordering_key,
+                      coalesce((SELECT position FROM main.outbox_revision WHERE id = ?1), id), id
+               FROM main.outbox
+               WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM main.outbox_keyed WHERE id = ?1)";
+    execute(conn, sql, [id])?;
     let first: i64 = conn.prepare_cached(FIRST)?.query_row([id], |row| row.get(0))?;
     if first != id {
         return Ok(true);
     }
-    let mut acting = conn.prepare_cached(
-        "SELECT l.id, l.state = 'in_flight' FROM main.outbox_keyed own
-         CROSS JOIN main.outbox_keyed k
-             ON k.tenant_id = own.tenant_id AND k.ordering_key = own.ordering_key
-         CROSS JOIN main.outbox_lease l ON l.id = k.id
-         WHERE own.id = ?1 AND k.id <> own.id
-           AND (l.state = 'in_flight' OR l.state = 'pending' AND l.due_at IS NOT NULL)
-         LIMIT 1",
-    )?;
-    let acting: Option<(i64, bool)> =
-        acting.query_row([id], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
-    let Some((acting, in_flight)) = acting else { return Ok(false) };
+    let sql = "SELECT l.id, l.state = 'in_flight' FROM main.outbox_keyed own
+               CROSS JOIN main.outbox_keyed k
+                   ON k.tenant_id = own.tenant_id AND k.ordering_key = own.ordering_key
+               CROSS JOIN main.outbox_lease l ON l.id = k.id
+               WHERE own.id = ?1 AND k.id <> own.id
+                 AND (l.state = 'in_flight' OR l.state = 'pending' AND l.due_at IS NOT NULL)
+               LIMIT 1";
+    let found = query_row(conn, sql, [id], |row| Ok((row.get(0)?, row.get::<_, bool>(1)?)));
+    let Some((acting, in_flight)) = found.optional()? else { return Ok(false) };
     if !in_flight {
         queue(conn, acting)?;
     }

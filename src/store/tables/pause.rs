@@ -6,41 +6,39 @@ use crate::core::flow::gate;
 use crate::core::{Actor, FlowControl, FlowMove, Gate, Left, Pause, PauseKind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::columns;
+use crate::store::statement::{execute, query_row};
 use crate::store::tables::{budget, contract};
 
 /// The flow of an operation; `None` where no relay has registered it.
 pub(crate) fn load(conn: &Connection, operation: &str) -> Result<Option<FlowControl>> {
-    let mut statement = conn.prepare_cached(
-        "SELECT paused_kind, paused_until, paused_since, paused_by, paused_reason, probe_id,
-                probe_token, probes, failures, throttled_until, resumed_at, bucket, bucket_at,
-                max_in_flight, rate_count, rate_ms
-         FROM main.outbox_operation WHERE operation = ?1",
-    )?;
-    let flow = statement
-        .query_row([operation], |row| {
-            let kind = columns::lossy_option(row, 0)?.and_then(|word| word.parse().ok());
-            let pause = match kind {
-                Some(kind) => Some(Pause {
-                    kind,
-                    until: row.get(1)?,
-                    since: row.get::<_, Option<i64>>(2)?.unwrap_or_default(),
-                    actor: columns::lossy(row, 3)?,
-                    reason: columns::lossy(row, 4)?,
-                }),
-                None => None,
-            };
-            Ok(FlowControl {
-                limits: contract::read_limits(row, 13)?,
-                pause,
-                probe: row.get::<_, Option<i64>>(5)?.zip(row.get::<_, Option<i64>>(6)?),
-                probes: columns::counter(row, 7)?,
-                failures: columns::counter(row, 8)?,
-                throttled_until: row.get(9)?,
-                resumed_at: row.get(10)?,
-                bucket: row.get::<_, Option<i64>>(11)?.zip(row.get::<_, Option<i64>>(12)?),
-            })
+    let sql = "SELECT paused_kind, paused_until, paused_since, paused_by, paused_reason, probe_id,
+                      probe_token, probes, failures, throttled_until, resumed_at, bucket, bucket_at,
+                      max_in_flight, rate_count, rate_ms
+               FROM main.outbox_operation WHERE operation = ?1";
+    let flow = query_row(conn, sql, [operation], |row| {
+        let kind = columns::lossy_option(row, 0)?.and_then(|word| word.parse().ok());
+        let pause = match kind {
+            Some(kind) => Some(Pause {
+                kind,
+                until: row.get(1)?,
+                since: row.get::<_, Option<i64>>(2)?.unwrap_or_default(),
+                actor: columns::lossy(row, 3)?,
+                reason: columns::lossy(row, 4)?,
+            }),
+            None => None,
+        };
+        Ok(FlowControl {
+            limits: contract::read_limits(row, 13)?,
+            pause,
+            probe: row.get::<_, Option<i64>>(5)?.zip(row.get::<_, Option<i64>>(6)?),
+            probes: columns::counter(row, 7)?,
+            failures: columns::counter(row, 8)?,
+            throttled_until: row.get(9)?,
+            resumed_at: row.get(10)?,
+            bucket: row.get::<_, Option<i64>>(11)?.zip(row.get::<_, Option<i64>>(12)?),
         })
-        .optional()?;
+    })
+    .optional()?;
     let Some(mut flow) = flow else { return Ok(None) };
     // A probe whose claim is gone, by whatever means, must not stand in the way forever.
     if let Some((id, token)) = flow.probe
@@ -52,16 +50,14 @@ pub(crate) fn load(conn: &Connection, operation: &str) -> Result<Option<FlowCont
 }
 
 pub(crate) fn save(conn: &Connection, operation: &str, flow: &FlowControl) -> Result<()> {
-    let mut statement = conn.prepare_cached(
-        "UPDATE main.outbox_operation
+    let sql = "UPDATE main.outbox_operation
          SET paused_kind = :kind, paused_until = :until, paused_since = :since, paused_by = :by,
              paused_reason = :reason, probe_id = :probe_id, probe_token = :probe_token,
              probes = :probes, failures = :failures, throttled_until = :throttled_until,
              resumed_at = :resumed_at, bucket = :bucket, bucket_at = :bucket_at
-         WHERE operation = :operation",
-    )?;
+         WHERE operation = :operation";
     let pause = flow.pause.as_ref();
-    statement.execute(named_params! {
+    let values = named_params! {
         ":operation": operation,
         ":kind": pause.map(|pause| pause.kind.as_str()),
         ":until": pause.and_then(|pause| pause.until),
@@ -76,8 +72,8 @@ pub(crate) fn save(conn: &Connection, operation: &str, flow: &FlowControl) -> Re
         ":resumed_at": flow.resumed_at,
         ":bucket": flow.bucket.map(|(left, _)| left),
         ":bucket_at": flow.bucket.map(|(_, at)| at),
-    })?;
-    Ok(())
+    };
+    execute(conn, sql, values).map(drop)
 }
 
 /// Whether an operation may send now: the same question for a claim, for a relay that looks
@@ -94,20 +90,16 @@ pub(crate) fn gate_of(
 }
 
 fn count_in_flight(conn: &Connection, operation: &str) -> Result<usize> {
-    let mut statement = conn.prepare_cached(
-        "SELECT count(*) FROM main.outbox_lease INDEXED BY outbox_lease_due
-         WHERE operation = ?1 AND state = 'in_flight' AND due_at IS NOT NULL",
-    )?;
-    let count: i64 = statement.query_row([operation], |row| row.get(0))?;
+    let sql = "SELECT count(*) FROM main.outbox_lease INDEXED BY outbox_lease_due
+               WHERE operation = ?1 AND state = 'in_flight' AND due_at IS NOT NULL";
+    let count: i64 = query_row(conn, sql, [operation], |row| row.get(0))?;
     Ok(usize::try_from(count).unwrap_or(usize::MAX))
 }
 
 fn is_in_flight(conn: &Connection, id: i64, token: i64) -> Result<bool> {
-    let mut statement = conn.prepare_cached(
-        "SELECT EXISTS (SELECT 1 FROM main.outbox_lease
-                        WHERE id = ?1 AND token = ?2 AND state = 'in_flight')",
-    )?;
-    Ok(statement.query_row((id, token), |row| row.get(0))?)
+    let sql = "SELECT EXISTS (SELECT 1 FROM main.outbox_lease
+                              WHERE id = ?1 AND token = ?2 AND state = 'in_flight')";
+    Ok(query_row(conn, sql, (id, token), |row| row.get(0))?)
 }
 
 /// Writes a move of the operation itself into its own trail.
@@ -119,11 +111,10 @@ pub(crate) fn insert_move(
     actor: &Actor,
     now: i64,
 ) -> Result<()> {
-    let mut statement = conn.prepare_cached(
+    let sql =
         "INSERT INTO main.outbox_operation_event (at, operation, kind, cause, until, actor, reason)
-         VALUES (:at, :operation, :kind, :cause, :until, :actor, :reason)",
-    )?;
-    statement.execute(named_params! {
+         VALUES (:at, :operation, :kind, :cause, :until, :actor, :reason)";
+    execute(conn, sql, named_params! {
         ":at": now,
         ":operation": operation,
         ":kind": match flow_move { FlowMove::Paused => "paused", FlowMove::Resumed => "resumed" },
@@ -131,8 +122,7 @@ pub(crate) fn insert_move(
         ":until": pause.and_then(|pause| pause.until),
         ":actor": actor.name(),
         ":reason": actor.why(),
-    })?;
-    Ok(())
+    }).map(drop)
 }
 
 /// Pauses an operation by hand, until a time or until it is resumed.
@@ -155,8 +145,7 @@ pub(crate) fn pause(
     insert_move(&tx, operation, FlowMove::Paused, Some(&pause), actor, now)?;
     flow.pause(pause);
     save(&tx, operation, &flow)?;
-    tx.commit()?;
-    Ok(())
+    Ok(tx.commit()?)
 }
 
 /// Ends a pause of any kind. Returns whether there was one.

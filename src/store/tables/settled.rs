@@ -4,6 +4,7 @@ use rusqlite::{Connection, named_params};
 
 use crate::core::{Decision, Receipt};
 use crate::error::Result;
+use crate::store::statement::{execute, query_row};
 
 /// Writes the receipt of a row whose place in `outbox_lease` the caller has removed.
 pub(crate) fn write(
@@ -13,29 +14,25 @@ pub(crate) fn write(
     receipt: Option<&Receipt>,
     now: i64,
 ) -> Result<()> {
-    let mut statement = conn.prepare_cached(
+    let sql =
         "INSERT INTO main.outbox_receipt (id, status, finished_at, attempts, downstream_id, receipt)
-         VALUES (:id, :status, :finished_at, :attempts, :downstream_id, :receipt)",
-    )?;
-    statement.execute(named_params! {
+         VALUES (:id, :status, :finished_at, :attempts, :downstream_id, :receipt)";
+    let values = named_params! {
         ":id": id,
         ":status": decision.status.as_str(),
         ":finished_at": now,
         ":attempts": decision.facts.attempts,
         ":downstream_id": receipt.and_then(|r| r.downstream_id.as_deref()),
         ":receipt": receipt.map(Receipt::to_json),
-    })?;
-    Ok(())
+    };
+    execute(conn, sql, values).map(drop)
 }
 
 /// Adds to the number of intents that were ever settled.
 pub(crate) fn count(conn: &Connection, operation: &str, status: &str, number: i64) -> Result<()> {
-    let mut statement = conn.prepare_cached(
-        "INSERT INTO main.outbox_settled (operation, status, total) VALUES (?1, ?2, ?3)
-         ON CONFLICT (operation, status) DO UPDATE SET total = total + excluded.total",
-    )?;
-    statement.execute((operation, status, number))?;
-    Ok(())
+    let sql = "INSERT INTO main.outbox_settled (operation, status, total) VALUES (?1, ?2, ?3)
+               ON CONFLICT (operation, status) DO UPDATE SET total = total + excluded.total";
+    execute(conn, sql, (operation, status, number)).map(drop)
 }
 
 /// The word under which effects that happened twice are counted.
@@ -43,9 +40,7 @@ pub(crate) const DUPLICATE_EFFECT: &str = "duplicate_effect";
 
 /// Whether the trail of an intent has this id already. A second id is counted when it first comes.
 pub(crate) fn has_heard_of(conn: &Connection, id: i64, downstream_id: &str) -> Result<bool> {
-    let mut statement = conn.prepare_cached(
-        "SELECT EXISTS (SELECT 1 FROM main.outbox_event
-                        WHERE outbox_id = ?1 AND downstream_id = ?2)",
-    )?;
-    Ok(statement.query_row((id, downstream_id), |row| row.get(0))?)
+    let sql = "SELECT EXISTS (SELECT 1 FROM main.outbox_event
+                              WHERE outbox_id = ?1 AND downstream_id = ?2)";
+    Ok(query_row(conn, sql, (id, downstream_id), |row| row.get(0))?)
 }

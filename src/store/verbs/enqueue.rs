@@ -5,6 +5,7 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, named_params};
 use crate::core::{Entry, Prepared, canonical, key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::query::read;
+use crate::store::statement::query_row;
 
 /// The result of enqueueing an intent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -161,11 +162,9 @@ fn key_proves_args(entry: &Entry, prepared: &Prepared<'_>) -> bool {
 /// The method and the arguments' hash of a stored intent. A row that plain SQL wrote without
 /// `args_hash` has its payload for arguments.
 fn stored_content(conn: &Connection, id: i64) -> Result<(String, Option<String>)> {
-    let mut statement = conn.prepare_cached(
-        "SELECT method, args_hash, CASE WHEN args_hash IS NULL THEN payload END
-         FROM main.outbox WHERE id = ?1",
-    )?;
-    let (method, args_hash, payload) = statement.query_row([id], |row| {
+    let sql = "SELECT method, args_hash, CASE WHEN args_hash IS NULL THEN payload END
+               FROM main.outbox WHERE id = ?1";
+    let (method, args_hash, payload) = query_row(conn, sql, [id], |row| {
         Ok((row.get(0)?, row.get::<_, Option<String>>(1)?, row.get::<_, Option<String>>(2)?))
     })?;
     let hash_of = |payload: String| {
@@ -181,11 +180,8 @@ pub(crate) const ID_OF_VERSION: &str = "
 
 fn id_of_version(conn: &Connection, prepared: &Prepared<'_>) -> Result<Option<(i64, String)>> {
     let intent = prepared.intent;
-    let mut statement = conn.prepare_cached(ID_OF_VERSION)?;
-    let found = statement.query_row(
-        (&intent.tenant_id, &intent.operation, &intent.entity_id, intent.version),
-        |row| Ok((row.get(0)?, row.get(1)?)),
-    );
+    let values = (&intent.tenant_id, &intent.operation, &intent.entity_id, intent.version);
+    let found = query_row(conn, ID_OF_VERSION, values, |row| Ok((row.get(0)?, row.get(1)?)));
     Ok(found.optional()?)
 }
 
@@ -201,11 +197,8 @@ pub(crate) fn unsettled_version(conn: &Connection, prepared: &Prepared<'_>) -> R
     if intent.version == 1 {
         return Ok(None);
     }
-    let mut statement = conn.prepare_cached(UNSETTLED_VERSION)?;
-    let found = statement.query_row(
-        (&intent.tenant_id, &intent.operation, &intent.entity_id, intent.version),
-        |row| row.get(0),
-    );
+    let values = (&intent.tenant_id, &intent.operation, &intent.entity_id, intent.version);
+    let found = query_row(conn, UNSETTLED_VERSION, values, |row| row.get(0));
     Ok(found.optional()?)
 }
 

@@ -5,6 +5,7 @@ use rusqlite::{Connection, OptionalExtension};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::columns;
 use crate::store::savepoint::all_or_nothing;
+use crate::store::statement::{execute, query_row};
 
 /// The most rows that one transaction deletes, so that other writers wait briefly.
 const CHUNK: u32 = 500;
@@ -36,8 +37,7 @@ const ENTER: &str = "
 
 /// Returns whether the message is new.
 fn enter(conn: &Connection, source: &str, message_id: &str, now: i64) -> Result<bool> {
-    let mut statement = conn.prepare_cached(ENTER)?;
-    Ok(statement.execute((source, message_id, now))? == 1)
+    Ok(execute(conn, ENTER, (source, message_id, now))? == 1)
 }
 
 pub(crate) const RESULT: &str = "
@@ -56,9 +56,7 @@ fn first_result(conn: &Connection, source: &str, message_id: &str) -> Result<Str
 
 /// The first result of a message; `None` where it was not handled to the end.
 pub(crate) fn seen(conn: &Connection, source: &str, message_id: &str) -> Result<Option<String>> {
-    let mut statement = conn.prepare_cached(RESULT)?;
-    let found = statement
-        .query_row([source, message_id], |row| columns::lossy_option(row, 0))
+    let found = query_row(conn, RESULT, [source, message_id], |row| columns::lossy_option(row, 0))
         .optional()?;
     Ok(found.flatten())
 }
@@ -88,10 +86,9 @@ pub(crate) const PRUNE: &str = "
 
 /// Deletes messages handled before this time, chunk by chunk, each in a transaction of its own.
 pub(crate) fn prune(conn: &Connection, before: i64) -> Result<u64> {
-    let mut statement = conn.prepare_cached(PRUNE)?;
     let mut total = 0;
     loop {
-        let deleted = statement.execute((before, CHUNK))?;
+        let deleted = execute(conn, PRUNE, (before, CHUNK))?;
         total += deleted as u64;
         if deleted < CHUNK as usize {
             return Ok(total);

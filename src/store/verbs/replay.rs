@@ -55,8 +55,7 @@ pub(crate) fn replay(
 pub(crate) fn replay_one(conn: &mut Connection, id: i64, actor: &Actor, now: i64) -> Result<()> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     replay_in(&tx, id, actor, now)?;
-    tx.commit()?;
-    Ok(())
+    Ok(tx.commit()?)
 }
 
 fn replay_in(conn: &Connection, id: i64, actor: &Actor, now: i64) -> Result<()> {

@@ -7,6 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind};
 use crate::store::query::read::id_of_key;
 use crate::store::standing;
+use crate::store::statement::query_row;
 use crate::store::tables::lost_lease::{self, IsAlive, Senders};
 use crate::store::tables::settled::DUPLICATE_EFFECT;
 use crate::store::tables::{binding, contract};
@@ -96,16 +97,14 @@ pub(crate) fn confirm(
 /// Whether an earlier webhook or late success has put this on record: webhooks are delivered more
 /// than once. A late event without an id is that of a failure.
 fn is_on_record(conn: &Connection, id: i64, downstream_id: Option<&str>) -> Result<bool> {
-    let mut statement = conn.prepare_cached(
-        "SELECT EXISTS (SELECT 1 FROM main.outbox_event
-                        WHERE outbox_id = :id AND downstream_id IS :downstream_id
-                          AND (kind IN ('confirmed', :duplicate)
-                               OR kind = 'late' AND downstream_id IS NOT NULL))",
-    )?;
+    let sql = "SELECT EXISTS (SELECT 1 FROM main.outbox_event
+                              WHERE outbox_id = :id AND downstream_id IS :downstream_id
+                                AND (kind IN ('confirmed', :duplicate)
+                                     OR kind = 'late' AND downstream_id IS NOT NULL))";
     let values = named_params! {
         ":id": id, ":downstream_id": downstream_id, ":duplicate": DUPLICATE_EFFECT,
     };
-    Ok(statement.query_row(values, |row| row.get(0))?)
+    Ok(query_row(conn, sql, values, |row| row.get(0))?)
 }
 
 /// Gives an id to an intent before it is sent.

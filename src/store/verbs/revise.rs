@@ -8,6 +8,7 @@ use crate::event::EventKind;
 use crate::store::query::read;
 use crate::store::savepoint;
 use crate::store::standing::{self, Standing};
+use crate::store::statement::{execute, query_row};
 use crate::store::tables::ordering;
 use crate::store::verbs::enqueue::{self, Enqueued};
 use crate::store::verbs::withdraw;
@@ -27,11 +28,9 @@ impl Revised {
     /// Reads the intent that is to be revised, if it is the version the caller believes it to be.
     pub fn find(conn: &Connection, id: i64, expected_version: i64, now: i64) -> Result<Self> {
         let found = standing::of(conn, id, now)?;
-        let mut statement = conn.prepare_cached(
-            "SELECT tenant_id, operation, entity_id, ordering_key, intent_version
-             FROM main.outbox WHERE id = ?1",
-        )?;
-        let revised = statement.query_row([id], |row| {
+        let sql = "SELECT tenant_id, operation, entity_id, ordering_key, intent_version
+                   FROM main.outbox WHERE id = ?1";
+        let revised = query_row(conn, sql, [id], |row| {
             Ok(Self {
                 found,
                 tenant_id: row.get(0)?,
@@ -140,17 +139,12 @@ fn successor(conn: &Connection, id: i64) -> Result<Option<i64>> {
 
 /// Gives the new version the old one's place in the line, and records where it comes from.
 fn take_over(conn: &Connection, old: i64, id: i64) -> Result<()> {
-    let mut insert = conn.prepare_cached(
-        "INSERT INTO main.outbox_revision (id, revises, position)
+    let sql = "INSERT INTO main.outbox_revision (id, revises, position)
          VALUES (:id, :old, coalesce((SELECT position FROM main.outbox_keyed WHERE id = :old),
                                      (SELECT position FROM main.outbox_revision WHERE id = :old),
-                                     :old))",
-    )?;
-    insert.execute(named_params! { ":id": id, ":old": old })?;
-    let mut place = conn.prepare_cached(
-        "UPDATE main.outbox_keyed
-         SET position = (SELECT position FROM main.outbox_revision WHERE id = ?1) WHERE id = ?1",
-    )?;
-    place.execute([id])?;
-    Ok(())
+                                     :old))";
+    execute(conn, sql, named_params! { ":id": id, ":old": old })?;
+    let sql = "UPDATE main.outbox_keyed
+         SET position = (SELECT position FROM main.outbox_revision WHERE id = ?1) WHERE id = ?1";
+    execute(conn, sql, [id]).map(drop)
 }

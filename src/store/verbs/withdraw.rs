@@ -6,6 +6,7 @@ use crate::core::{Actor, Cancellation, Decision, Receipt, Status, verbs};
 use crate::error::Result;
 use crate::event::EventKind;
 use crate::store::standing::{self, Standing};
+use crate::store::statement::execute;
 use crate::store::tables::ordering;
 use crate::store::transitions::{Author, Transitions};
 
@@ -31,11 +32,9 @@ pub(crate) fn request_cancel(
             Ok(decision.status)
         }
         Cancellation::Requested => {
-            let mut statement = conn.prepare_cached(
-                "UPDATE main.outbox_lease SET cancel_requested_at = ?2
-                 WHERE id = ?1 AND cancel_requested_at IS NULL",
-            )?;
-            if statement.execute((id, now))? > 0 {
+            let sql = "UPDATE main.outbox_lease SET cancel_requested_at = ?2
+                       WHERE id = ?1 AND cancel_requested_at IS NULL";
+            if execute(conn, sql, (id, now))? > 0 {
                 note(conn, &found, EventKind::CancelRequested, None, actor, now)?;
             }
             Ok(found.status)

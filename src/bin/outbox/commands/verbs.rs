@@ -146,12 +146,15 @@ fn replay_many(out: Out, outbox: &Outbox, args: &ReplayArgs, actor: &Actor) -> R
     filter.limit = args.limit;
     let plan = outbox.replay_all(&filter, actor, true)?;
     let replayable = plan.iter().filter(|(_, done)| done.is_ok()).count();
+    let (can, refused) = (count(replayable, "intent"), plan.len() - replayable);
+    let summary = format!("{can} can be replayed, {refused} refused");
     // A closed standard output does not keep the rest from being done.
-    let said = out.say(format_args!(
-        "{} can be replayed, {} refused",
-        count(replayable, "intent"),
-        plan.len() - replayable
-    ));
+    let mut said = Ok(());
+    if out.is_json {
+        note(summary);
+    } else {
+        said = out.line(summary);
+    }
     let (outcome, matched) = if args.dry_run {
         ("would_be_replayed", plan)
     } else {

@@ -28,15 +28,6 @@ impl Out {
             .map_err(|error| Failure::failed(format!("JSON cannot be written: {error}")))?;
         self.line(escape_json(&text))
     }
-
-    /// A remark beside the result: on standard output, or on standard error with `--json`.
-    pub fn say(self, text: impl Display) -> Result<()> {
-        if self.is_json {
-            note(text);
-            return Ok(());
-        }
-        self.line(text)
-    }
 }
 
 /// A line on standard error. A closed standard error is not a failure.
