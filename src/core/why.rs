@@ -129,6 +129,11 @@ impl Why {
         Self::new(Rule::Queued, text)
     }
 
+    pub fn not_due(until: i64, error: &str) -> Self {
+        let after = if error.is_empty() { String::new() } else { format!(", after: {error}") };
+        Self::new(Rule::NotDue, format!("it is not due until {}{after}", utc(until)))
+    }
+
     pub fn withheld(withheld: Withheld, downstream: Downstream, at: i64) -> Self {
         let at = utc(at);
         match withheld {

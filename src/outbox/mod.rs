@@ -250,7 +250,7 @@ impl Outbox {
     fn prepare<'i>(&self, intent: &'i Intent, now: i64) -> Result<Prepared<'i>> {
         let prepared = intent.prepare(now, self.inner.store.payload_max)?;
         if let Some(known) = &self.inner.operations
-            && !known.iter().any(|name| *name == intent.operation)
+            && !known.contains(&intent.operation)
         {
             let (name, known) = (&intent.operation, known.join(", "));
             let why = format!("{name:?} is not one of those this outbox was opened for: {known}");

@@ -32,7 +32,7 @@ fn read_request(conn: &Connection, entry: &mut Entry) -> Result<()> {
                 (SELECT revises FROM main.outbox_revision v WHERE v.id = o.id),
                 (SELECT id FROM main.outbox_revision v WHERE v.revises = o.id)
          FROM main.outbox o WHERE o.id = ?1";
-    query_row(conn, sql, [entry.id], |row| {
+    Ok(query_row(conn, sql, [entry.id], |row| {
         entry.method = lossy_option(row, 0)?;
         entry.content_type = lossy_option(row, 1)?;
         let bytes: Option<i64> = row.get(2)?;
@@ -45,8 +45,7 @@ fn read_request(conn: &Connection, entry: &mut Entry) -> Result<()> {
         entry.revises = row.get(6)?;
         entry.revised_by = row.get(7)?;
         Ok(())
-    })?;
-    Ok(())
+    })?)
 }
 
 pub(crate) fn entry_by_key(conn: &Connection, tenant: &str, key: &str) -> Result<Option<Entry>> {

@@ -4,7 +4,7 @@
 use rusqlite::{Connection, OptionalExtension, named_params};
 
 use crate::core::why::Rule;
-use crate::core::{Closed, Fit, Gate, Settled, Shard, Status, Why, decide, utc};
+use crate::core::{Closed, Fit, Gate, Settled, Shard, Status, Why, decide};
 use crate::error::{Error, Result};
 use crate::store::columns;
 use crate::store::statement::query_row;
@@ -37,10 +37,7 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<Shard>, now: i64) ->
         return Ok(Why::new(Rule::NotRegistered, text));
     };
     if due_at > now {
-        let error = &row.last_error;
-        let after = if error.is_empty() { String::new() } else { format!(", after: {error}") };
-        let text = format!("it is not due until {}{after}", utc(due_at));
-        return Ok(Why::new(Rule::NotDue, text));
+        return Ok(Why::not_due(due_at, &row.last_error));
     }
     let Some(candidate) = candidate::candidate(&tx, id, &row.operation)? else {
         return Ok(Why::queued(None));
@@ -55,11 +52,8 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<Shard>, now: i64) ->
     };
     let promise = contract::promise(Some(&contract));
     if let Some(withheld) = decide::withheld(&candidate.facts, promise, now) {
-        use decide::Withheld::{CancelRequested, Expired, InDoubt};
-        let at = match withheld {
-            Expired => candidate.facts.expires_at,
-            InDoubt | CancelRequested => candidate.facts.in_doubt_since,
-        };
+        let (facts, is_expired) = (&candidate.facts, withheld == decide::Withheld::Expired);
+        let at = if is_expired { facts.expires_at } else { facts.in_doubt_since };
         return Ok(Why::withheld(withheld, promise.downstream, at.unwrap_or(now)));
     }
     if let Some(max) = contract.attempts_max.filter(|&max| candidate.facts.attempts >= max) {
@@ -85,19 +79,24 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<Shard>, now: i64) ->
             return Ok(Why::new(Rule::Budget, text));
         }
     }
+    Ok(of_relay(id, shard, candidate.facts.lost > 0))
+}
+
+/// The rule of a relay that would send the row next: its shard, or none.
+fn of_relay(id: i64, shard: Option<Shard>, was_lost: bool) -> Why {
     if let Some(shard) = shard.filter(|shard| !shard.holds(id)) {
         let count = shard.count();
         let own = id.checked_rem(i64::from(count)).unwrap_or_default();
         let text = format!("it is of shard {own}/{count}, which a relay of {shard} skips");
-        return Ok(Why::new(Rule::OtherShard, text));
+        return Why::new(Rule::OtherShard, text);
     }
-    let text = if candidate.facts.lost > 0 {
+    let text = if was_lost {
         "nothing keeps it: a relay sends it as soon as it holds nothing else, because the last \
          attempt was lost with its process"
     } else {
         "nothing keeps it: the next claim of a relay sends it"
     };
-    Ok(Why::new(Rule::Next, text))
+    Why::new(Rule::Next, text)
 }
 
 /// The rule of the row's operation that keeps the row back: a pause, a limit, or the row's turn.

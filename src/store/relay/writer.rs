@@ -141,10 +141,9 @@ impl Writer {
     /// Moves the WAL into the database and cuts it, unless a reader or writer would have to wait.
     pub fn checkpoint(&self) -> Result<()> {
         let at_most = std::time::Duration::from_millis(50);
-        connection::give_up_waiting(at_most, || {
+        Ok(connection::give_up_waiting(at_most, || {
             self.conn.query_row("PRAGMA main.wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
-        })?;
-        Ok(())
+        })?)
     }
 
     /// Begins a transaction. It holds the write lock until it is committed or dropped.

@@ -61,8 +61,7 @@ pub(super) fn migrate(conn: &Connection, waiting: &Waiting<'_>) -> Result<()> {
 fn turn_sign(conn: &Connection, versions: RangeInclusive<i64>) -> Result<()> {
     let sql = "UPDATE main.outbox_meta SET schema_version = -schema_version
                WHERE id = 1 AND schema_version BETWEEN ?1 AND ?2";
-    conn.execute(sql, [versions.start(), versions.end()])?;
-    Ok(())
+    Ok(conn.execute(sql, [versions.start(), versions.end()]).map(drop)?)
 }
 
 fn still_held(owner: &str) -> Error {
