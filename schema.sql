@@ -1,4 +1,4 @@
--- sqlite-outbox, schema version 2. SQLite 3.38 or newer.
+-- sqlite-outbox, schema version 3. SQLite 3.38 or newer.
 --
 -- This file is the contract for every language: a plain INSERT into `outbox` is a full enqueue.
 -- Times are UTC milliseconds since 1970. Everything but `outbox` and `outbox_inbox` is written by
@@ -17,7 +17,7 @@ CREATE TABLE main.outbox_meta (
 ) STRICT;
 
 INSERT INTO main.outbox_meta (id, schema_version, database_id)
-VALUES (1, 2, lower(hex(randomblob(16))));
+VALUES (1, 3, lower(hex(randomblob(16))));
 
 -- The intents. Append-only: what was authorised is what is sent, on every attempt.
 CREATE TABLE main.outbox (
@@ -86,12 +86,50 @@ CREATE TABLE main.outbox_lease (
     -- Proof of success from an attempt that had lost its lease while a later one was in flight.
     late_id        TEXT,
     late_receipt   TEXT,
+    -- Whether the intent names an endpoint of its own, so that what closes the operation's
+    -- configured origin does not concern the row.
+    own_endpoint   INTEGER NOT NULL DEFAULT 0,
+    -- The hold (`outbox_hold.id`) behind which the row waits, with its due time in `resume_at`.
+    held_by        INTEGER,
+    CHECK (held_by IS NULL OR due_at IS NULL),
     CHECK (state = 'unknown' OR (state = 'in_flight') = (owner IS NOT NULL))
 ) STRICT;
 
 CREATE INDEX main.outbox_lease_due ON outbox_lease (operation, state, due_at, id)
     WHERE due_at IS NOT NULL;
+CREATE INDEX main.outbox_lease_own ON outbox_lease (operation, state, due_at, id)
+    WHERE due_at IS NOT NULL AND own_endpoint;
+CREATE INDEX main.outbox_lease_held ON outbox_lease (held_by, resume_at, id)
+    WHERE held_by IS NOT NULL;
 CREATE INDEX main.outbox_lease_parked ON outbox_lease (state, id) WHERE due_at IS NULL;
+
+-- A hold stops one domain of an operation and nothing else: an origin or an endpoint that intents
+-- name, a tenant or an agent run whose budget is used up, or the rows that were in flight when a
+-- process died. Its rows wait aside of the due ones, written once, however many times the hold is
+-- tried. A hold without a cause only counts failures.
+CREATE TABLE main.outbox_hold (
+    id        INTEGER PRIMARY KEY,
+    operation TEXT    NOT NULL,
+    domain    TEXT    NOT NULL
+              CHECK (domain IN ('origin', 'endpoint', 'tenant', 'run', 'suspects', 'network')),
+    name      TEXT    NOT NULL,
+    cause     TEXT,
+    since     INTEGER,
+    -- When rows may be tried again.
+    until     INTEGER,
+    -- The intent that showed it, and the answer to it or its failure.
+    culprit   INTEGER,
+    reason    TEXT,
+    -- Failures in a row, and tries of this hold that failed.
+    failures  INTEGER NOT NULL DEFAULT 0,
+    probes    INTEGER NOT NULL DEFAULT 0,
+    -- The row that is let through to try it, and its claim.
+    probe_id    INTEGER,
+    probe_token INTEGER,
+    UNIQUE (operation, domain, name)
+) STRICT;
+
+CREATE INDEX main.outbox_hold_until ON outbox_hold (operation, until) WHERE until IS NOT NULL;
 
 -- Attempts whose lease was lost and of which nothing was heard since: while their relay is alive
 -- they may still be on the way.
@@ -400,14 +438,14 @@ END;
 
 CREATE TRIGGER main.outbox_insert_free AFTER INSERT ON outbox WHEN NEW.ordering_key IS NULL
 BEGIN
-    INSERT INTO outbox_lease (id, operation, state, due_at)
-    VALUES (NEW.id, NEW.operation, 'pending', NEW.available_at);
+    INSERT INTO outbox_lease (id, operation, state, due_at, own_endpoint)
+    VALUES (NEW.id, NEW.operation, 'pending', NEW.available_at, NEW.endpoint IS NOT NULL);
 END;
 
 CREATE TRIGGER main.outbox_insert_keyed AFTER INSERT ON outbox WHEN NEW.ordering_key IS NOT NULL
 BEGIN
-    INSERT INTO outbox_lease (id, operation, state, due_at)
-    SELECT NEW.id, NEW.operation, 'pending', NEW.available_at
+    INSERT INTO outbox_lease (id, operation, state, due_at, own_endpoint)
+    SELECT NEW.id, NEW.operation, 'pending', NEW.available_at, NEW.endpoint IS NOT NULL
     WHERE NOT EXISTS (SELECT 1 FROM outbox_keyed
                       WHERE tenant_id = NEW.tenant_id AND ordering_key = NEW.ordering_key);
     INSERT INTO outbox_keyed (tenant_id, ordering_key, position, id)
@@ -418,9 +456,9 @@ END;
 -- and replayed waits until a later one that is on the way has come back.
 CREATE TRIGGER main.outbox_promote AFTER DELETE ON outbox_keyed
 BEGIN
-    INSERT INTO outbox_lease (id, operation, state, due_at, resume_at)
+    INSERT INTO outbox_lease (id, operation, state, due_at, resume_at, own_endpoint)
     SELECT o.id, o.operation, 'pending', CASE WHEN NOT f.is_busy THEN o.available_at END,
-           CASE WHEN f.is_busy THEN o.available_at END
+           CASE WHEN f.is_busy THEN o.available_at END, o.endpoint IS NOT NULL
     FROM outbox o,
          (SELECT EXISTS (SELECT 1 FROM outbox_keyed k CROSS JOIN outbox_lease l ON l.id = k.id
                          WHERE k.tenant_id = OLD.tenant_id AND k.ordering_key = OLD.ordering_key
@@ -429,7 +467,8 @@ BEGIN
                   WHERE k.tenant_id = OLD.tenant_id AND k.ordering_key = OLD.ordering_key
                   ORDER BY k.position, k.id LIMIT 1)
     ON CONFLICT (id) DO UPDATE
-    SET due_at = coalesce(outbox_lease.resume_at, excluded.due_at), resume_at = NULL
+    SET due_at = coalesce(outbox_lease.resume_at, excluded.due_at), resume_at = NULL,
+        held_by = NULL
     WHERE state = 'pending' AND outbox_lease.due_at IS NULL AND excluded.due_at IS NOT NULL;
 END;
 

@@ -18,6 +18,7 @@ pub(crate) mod entry;
 #[cfg_attr(not(feature = "http"), allow(dead_code))]
 pub(crate) mod flow;
 pub(crate) mod header;
+pub(crate) mod hold;
 pub(crate) mod intent;
 #[cfg(feature = "serde")]
 pub(crate) mod json;

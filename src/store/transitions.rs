@@ -365,7 +365,8 @@ pub(crate) const PARK: &str = "
         cancel_requested_at = CASE WHEN :cancel_requested THEN cancel_requested_at END,
         error_class = coalesce(:error_class, error_class),
         last_error = coalesce(:last_error, last_error),
-        token = NULL, owner = NULL, resume_at = NULL, late_id = NULL, late_receipt = NULL
+        token = NULL, owner = NULL, resume_at = NULL, held_by = NULL, late_id = NULL,
+        late_receipt = NULL
     WHERE id = :id AND state = :state AND token IS :token
       AND (state <> 'in_flight' OR late_receipt IS NULL OR NOT :is_relay)";
 

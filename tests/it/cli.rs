@@ -121,7 +121,7 @@ impl From<Output> for Ran {
 fn init_creates_a_file_and_says_which_schema_it_has() {
     let dir = folder();
     let desk = Desk { dir };
-    assert!(desk.ok(&["init"]).contains("app.db: schema version 2, database "));
+    assert!(desk.ok(&["init"]).contains("app.db: schema version 3, database "));
     let again = &desk.json(&["init"])[0];
     assert_eq!(again["schema_version"], 2);
     assert_eq!(again["database_id"].as_str().unwrap().len(), 32);

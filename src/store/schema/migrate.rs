@@ -28,8 +28,10 @@ struct Migration {
     removes: &'static [&'static str],
 }
 
-const MIGRATIONS: &[Migration] =
-    &[Migration { from: 1, sql: include_str!("from_1.sql"), removes: &[] }];
+const MIGRATIONS: &[Migration] = &[
+    Migration { from: 1, sql: include_str!("from_1.sql"), removes: &[] },
+    Migration { from: 2, sql: include_str!("from_2.sql"), removes: &[] },
+];
 
 const POLL: Duration = Duration::from_millis(20);
 

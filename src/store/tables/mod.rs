@@ -6,6 +6,7 @@ pub(crate) mod binding;
 pub(crate) mod budget;
 pub(crate) mod candidate;
 pub(crate) mod contract;
+pub(crate) mod hold;
 pub(crate) mod lost_lease;
 pub(crate) mod ordering;
 pub(crate) mod pause;

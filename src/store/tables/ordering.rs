@@ -34,25 +34,30 @@ pub(crate) fn yield_to_earlier(conn: &Connection, id: i64, now: i64) -> Result<(
 
 /// Lets the first row of its line come due. A row that was never first has no lease row yet.
 pub(crate) fn let_act(conn: &Connection, id: i64, now: i64) -> Result<()> {
-    let sql = "INSERT INTO main.outbox_lease (id, operation, state, due_at)
-               SELECT id, operation, 'pending', available_at FROM main.outbox WHERE id = ?1
-               ON CONFLICT (id) DO UPDATE SET due_at = coalesce(resume_at, ?2), resume_at = NULL
+    let sql = "INSERT INTO main.outbox_lease (id, operation, state, due_at, own_endpoint)
+               SELECT id, operation, 'pending', available_at, endpoint IS NOT NULL
+               FROM main.outbox WHERE id = ?1
+               ON CONFLICT (id) DO UPDATE
+               SET due_at = coalesce(resume_at, ?2), resume_at = NULL, held_by = NULL
                WHERE state = 'pending' AND outbox_lease.due_at IS NULL";
     execute(conn, sql, (id, now)).map(drop)
 }
 
 /// Gives a queued row a lease row that is not due, so that its status can be written there.
 pub(crate) fn enter(conn: &Connection, id: i64) -> Result<()> {
-    let sql = "INSERT INTO main.outbox_lease (id, operation, state)
-               SELECT id, operation, 'pending' FROM main.outbox WHERE id = ?1
+    let sql = "INSERT INTO main.outbox_lease (id, operation, state, own_endpoint)
+               SELECT id, operation, 'pending', endpoint IS NOT NULL
+               FROM main.outbox WHERE id = ?1
                ON CONFLICT (id) DO NOTHING";
     execute(conn, sql, [id]).map(drop)
 }
 
 /// Lets a row wait for its turn, and keeps when it was due.
 pub(crate) fn queue(conn: &Connection, id: i64) -> Result<()> {
-    let sql = "UPDATE main.outbox_lease SET resume_at = due_at, due_at = NULL
-               WHERE id = ?1 AND state = 'pending' AND due_at IS NOT NULL";
+    let sql = "UPDATE main.outbox_lease
+               SET resume_at = coalesce(due_at, resume_at), due_at = NULL, held_by = NULL
+               WHERE id = ?1 AND state = 'pending'
+                 AND (due_at IS NOT NULL OR held_by IS NOT NULL)";
     execute(conn, sql, [id]).map(drop)
 }
 

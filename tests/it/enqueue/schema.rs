@@ -182,7 +182,7 @@ fn schema_change_stops_an_older_relay() {
     world.enqueue(&pay("a"));
     let (relay, started) = (world.relay(DEDUPLICATES), world.relay(DEDUPLICATES));
     relay.drain().unwrap();
-    world.sql("UPDATE outbox_meta SET schema_version = 3");
+    world.sql("UPDATE outbox_meta SET schema_version = schema_version + 1");
     world.enqueue(&pay("b"));
     world.enqueue(&pay("c"));
     let error = relay.drain().unwrap_err();
@@ -209,7 +209,7 @@ fn schema_change_still_records_known_outcomes() {
         let moved = std::sync::OnceLock::new();
         let operation = Operation::new(DEDUPLICATES, move |delivery: &Delivery| {
             if delivery.id() == 1 {
-                inner.sql("UPDATE outbox_meta SET schema_version = 3");
+                inner.sql("UPDATE outbox_meta SET schema_version = schema_version + 1");
                 moved.set(()).unwrap();
             }
             moved.wait();

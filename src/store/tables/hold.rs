@@ -1,0 +1,133 @@
+//! Holds: what stops one origin, endpoint, tenant or agent run of an operation, or its suspects,
+//! and the rows that wait behind each.
+
+use rusqlite::{Connection, Row, named_params};
+
+use crate::core::hold::{Domain, Hold};
+use crate::error::Result;
+use crate::store::columns;
+use crate::store::statement::{execute, query_row};
+
+macro_rules! holds {
+    ($condition:literal) => {
+        concat!(
+            "SELECT operation, domain, name, cause, since, until, culprit, reason, failures, probes,
+                    probe_id, probe_token, id
+             FROM main.outbox_hold ",
+            $condition
+        )
+    };
+}
+
+/// The holds of an operation, also those that only count failures.
+pub(crate) fn of(conn: &Connection, operation: &str) -> Result<Vec<Hold>> {
+    let mut statement = conn.prepare_cached(holds!("WHERE operation = ?1 ORDER BY id"))?;
+    let rows = statement.query_map([operation], read)?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// The holds of all operations, for a person.
+pub(crate) fn all(conn: &Connection) -> Result<Vec<Hold>> {
+    let mut statement = conn.prepare_cached(holds!("ORDER BY operation, domain, name"))?;
+    let rows = statement.query_map([], read)?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+fn read(row: &Row<'_>) -> rusqlite::Result<Hold> {
+    Ok(Hold {
+        operation: columns::lossy(row, 0)?,
+        // The schema allows no other word.
+        domain: columns::lossy(row, 1)?.parse().unwrap_or(Domain::Origin),
+        name: columns::lossy(row, 2)?,
+        cause: columns::lossy_option(row, 3)?.and_then(|word| word.parse().ok()),
+        since: row.get::<_, Option<i64>>(4)?.unwrap_or_default(),
+        until: row.get(5)?,
+        culprit: row.get(6)?,
+        reason: columns::lossy(row, 7)?,
+        failures: columns::counter(row, 8)?,
+        probes: columns::counter(row, 9)?,
+        probe: row.get::<_, Option<i64>>(10)?.zip(Some(row.get(11)?)),
+        id: row.get(12)?,
+    })
+}
+
+/// Writes a hold, and returns its id.
+pub(crate) fn save(conn: &Connection, hold: &Hold) -> Result<i64> {
+    let sql =
+        "INSERT INTO main.outbox_hold (operation, domain, name, cause, since, until, culprit, reason,
+                                       failures, probes, probe_id, probe_token)
+         VALUES (:operation, :domain, :name, :cause, :since, :until, :culprit, :reason, :failures,
+                 :probes, :probe_id, :probe_token)
+         ON CONFLICT (operation, domain, name) DO UPDATE
+         SET cause = excluded.cause, since = excluded.since, until = excluded.until,
+             culprit = excluded.culprit, reason = excluded.reason, failures = excluded.failures,
+             probes = excluded.probes, probe_id = excluded.probe_id,
+             probe_token = excluded.probe_token";
+    let values = named_params! {
+        ":operation": hold.operation,
+        ":domain": hold.domain.as_str(),
+        ":name": hold.name,
+        ":cause": hold.cause.map(|cause| cause.as_str()),
+        ":since": hold.since,
+        ":until": hold.until,
+        ":culprit": hold.culprit,
+        ":reason": hold.reason,
+        ":failures": hold.failures,
+        ":probes": hold.probes,
+        ":probe_id": hold.probe.map(|(id, _)| id),
+        ":probe_token": hold.probe.and_then(|(_, token)| token),
+    };
+    execute(conn, sql, values)?;
+    let sql = "SELECT id FROM main.outbox_hold WHERE operation = ?1 AND domain = ?2 AND name = ?3";
+    let key = (&hold.operation, hold.domain.as_str(), &hold.name);
+    Ok(query_row(conn, sql, key, |row| row.get(0))?)
+}
+
+/// Removes a hold behind which no row waits any more. Returns whether it is gone.
+pub(crate) fn remove(conn: &Connection, hold: i64) -> Result<bool> {
+    let sql = "DELETE FROM main.outbox_hold
+               WHERE id = ?1
+                 AND NOT EXISTS (SELECT 1 FROM main.outbox_lease WHERE held_by = ?1)";
+    Ok(execute(conn, sql, [hold])? > 0)
+}
+
+/// Lets a due row wait behind a hold: without a try, without an event.
+pub(crate) fn put_aside(conn: &Connection, id: i64, hold: i64) -> Result<()> {
+    let sql = "UPDATE main.outbox_lease SET resume_at = due_at, due_at = NULL, held_by = ?2
+               WHERE id = ?1 AND state = 'pending' AND due_at IS NOT NULL";
+    execute(conn, sql, (id, hold)).map(drop)
+}
+
+/// Lets the oldest rows behind a hold come due again. Returns them.
+pub(crate) fn release(conn: &Connection, hold: i64, count: usize) -> Result<Vec<i64>> {
+    let ids: Vec<i64> = conn
+        .prepare_cached(OLDEST)?
+        .query_map((hold, i64::try_from(count).unwrap_or(i64::MAX)), |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    for id in &ids {
+        let sql = "UPDATE main.outbox_lease
+                   SET due_at = resume_at, resume_at = NULL, held_by = NULL WHERE id = ?1";
+        execute(conn, sql, [id])?;
+    }
+    Ok(ids)
+}
+
+pub(crate) const OLDEST: &str = "
+    SELECT id FROM main.outbox_lease INDEXED BY outbox_lease_held
+    WHERE held_by = ?1 ORDER BY resume_at, id LIMIT ?2";
+
+/// When the first hold of an operation is to be tried again.
+pub(crate) fn next_until(conn: &Connection, operation: &str) -> Result<Option<i64>> {
+    Ok(query_row(conn, NEXT_UNTIL, [operation], |row| row.get(0))?)
+}
+
+pub(crate) const NEXT_UNTIL: &str = "
+    SELECT min(until) FROM main.outbox_hold INDEXED BY outbox_hold_until
+    WHERE operation = ?1 AND until IS NOT NULL";
+
+/// How many rows wait behind a hold.
+pub(crate) fn waiting(conn: &Connection, hold: i64) -> Result<i64> {
+    let sql =
+        "SELECT count(*) FROM main.outbox_lease INDEXED BY outbox_lease_held WHERE held_by = ?1";
+    Ok(query_row(conn, sql, [hold], |row| row.get(0))?)
+}
