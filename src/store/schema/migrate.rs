@@ -6,7 +6,9 @@
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
+use rusqlite::{
+    Connection, Error as SqlError, OptionalExtension, Transaction, TransactionBehavior,
+};
 
 use super::shape::{self, Object, is_same};
 use super::version::{Found, SCHEMA, VERSION, found};
@@ -39,8 +41,10 @@ const POLL: Duration = Duration::from_millis(20);
 pub(super) fn migrate(conn: &Connection, waiting: &Waiting<'_>) -> Result<()> {
     let deadline = Instant::now().checked_add(waiting.at_most);
     turn_sign(conn, 1..=VERSION - 1)?;
-    // A renamed table must not change what the application's views and keys say of it.
-    conn.execute_batch("PRAGMA legacy_alter_table = ON")?;
+    // A renamed table must not change what the application's views and keys say of it. A dropped
+    // one must not cascade into the application's rows, nor be kept by them.
+    let foreign_keys: i64 = conn.query_row("PRAGMA foreign_keys", [], |row| row.get(0))?;
+    conn.execute_batch("PRAGMA legacy_alter_table = ON; PRAGMA foreign_keys = OFF")?;
     let migrated = loop {
         match attempt(conn, waiting) {
             Ok(None) => break Ok(()),
@@ -51,7 +55,9 @@ pub(super) fn migrate(conn: &Connection, waiting: &Waiting<'_>) -> Result<()> {
             Ok(Some(_)) => std::thread::sleep(POLL),
         }
     };
-    conn.execute_batch("PRAGMA legacy_alter_table = OFF")?;
+    conn.execute_batch(&format!(
+        "PRAGMA legacy_alter_table = OFF; PRAGMA foreign_keys = {foreign_keys}"
+    ))?;
     if migrated.is_err() {
         turn_sign(conn, 1 - VERSION..=-1)?;
     }
@@ -85,8 +91,13 @@ fn attempt(conn: &Connection, waiting: &Waiting<'_>) -> Result<Option<String>> {
     let migrations: Vec<&Migration> = MIGRATIONS.iter().filter(|m| m.from >= version).collect();
     let removed: Vec<&str> = migrations.iter().flat_map(|m| m.removes).copied().collect();
     let defined = shape::defined(SCHEMA)?;
-    let is_ours =
-        |name: &str| removed.contains(&name) || defined.iter().any(|object| object.name == name);
+    // A trigger names its table as the application wrote it, in whatever case.
+    let is_ours = |name: &str| {
+        let mut ours = removed.iter().copied().chain(defined.iter().map(|o| o.name.as_str()));
+        ours.any(|our| our.eq_ignore_ascii_case(name))
+    };
+    let failed_before: Vec<String> =
+        failing_writes(&tx, &defined)?.into_iter().map(|(write, _)| write).collect();
     let applications = dependents(&tx, is_ours)?;
     drop_all(&tx, is_ours)?;
     for Migration { from, sql, .. } in migrations {
@@ -96,7 +107,11 @@ fn attempt(conn: &Connection, waiting: &Waiting<'_>) -> Result<Option<String>> {
     }
     create_missing(&tx, &defined)?;
     create_missing(&tx, &applications)?;
-    compile_triggers(&tx, &defined)?;
+    let failing = failing_writes(&tx, &defined)?;
+    if let Some((write, error)) = failing.into_iter().find(|(w, _)| !failed_before.contains(w)) {
+        let doing = format!("a trigger of the application on {write} cannot be kept");
+        return Err(Error::from(error).context(doing));
+    }
     tx.execute("UPDATE main.outbox_meta SET schema_version = ?1 WHERE id = 1", [VERSION])?;
     shape::check(&tx, SCHEMA)?;
     tx.commit()?;
@@ -169,25 +184,28 @@ fn create_missing(conn: &Connection, objects: &[Object]) -> Result<()> {
 }
 
 /// Compiles every kind of write to our tables, and with it the application's triggers: SQLite
-/// accepts a trigger that names a column which is gone, and fails when it fires.
-fn compile_triggers(conn: &Connection, defined: &[Object]) -> Result<()> {
+/// accepts a trigger that names a column which is gone, and fails when it fires. Returns those that
+/// do not compile: here, where the application's own functions are unknown, that is not yet wrong.
+fn failing_writes(conn: &Connection, defined: &[Object]) -> Result<Vec<(String, SqlError)>> {
+    let mut failing = Vec::new();
     for Object { name, .. } in defined.iter().filter(|object| object.kind == "table") {
         let mut statement = conn.prepare(
             "SELECT group_concat(format('%w = %w', name, name)) FROM pragma_table_info(?1)",
         )?;
-        let columns: String = statement.query_row([name], |row| row.get(0))?;
-        for write in [
-            format!("INSERT INTO main.{name} DEFAULT VALUES"),
-            format!("UPDATE main.{name} SET {columns}"),
-            format!("DELETE FROM main.{name}"),
+        // An older file may not have the table.
+        let columns: Option<String> = statement.query_row([name], |row| row.get(0))?;
+        let Some(columns) = columns else { continue };
+        for (kind, write) in [
+            ("insert", format!("INSERT INTO main.{name} DEFAULT VALUES")),
+            ("update", format!("UPDATE main.{name} SET {columns}")),
+            ("delete", format!("DELETE FROM main.{name}")),
         ] {
-            conn.prepare(&write).map_err(|error| {
-                let doing = format!("a trigger of the application on {name} cannot be kept");
-                Error::from(error).context(doing)
-            })?;
+            if let Err(error) = conn.prepare(&write) {
+                failing.push((format!("{name} ({kind})"), error));
+            }
         }
     }
-    Ok(())
+    Ok(failing)
 }
 
 #[cfg(test)]

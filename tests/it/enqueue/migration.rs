@@ -226,6 +226,57 @@ fn migration_that_would_break_a_trigger_of_the_application_changes_nothing() {
     Outbox::open(&path).unwrap();
 }
 
+/// Rows that refer to an operation would go with its table, or keep it from going.
+#[test]
+fn migration_keeps_rows_that_refer_to_an_operation() {
+    for action in ["CASCADE", "RESTRICT"] {
+        let (_dir, path) = fixture(1);
+        let app = Connection::open(&path).unwrap();
+        app.execute_batch(&format!(
+            "CREATE TABLE app_setting (operation TEXT
+                 REFERENCES outbox_operation (operation) ON DELETE {action});
+             INSERT INTO app_setting SELECT operation FROM outbox_operation"
+        ))
+        .unwrap();
+        Outbox::open(&path).unwrap();
+        assert_eq!(number(&path, "SELECT count(*) FROM app_setting"), 3, "{action}");
+        assert_eq!(number(&path, "SELECT count(*) FROM pragma_foreign_key_check"), 0);
+    }
+}
+
+/// SQLite keeps the name of a trigger's table as it was typed, and compares names without case.
+#[test]
+fn migration_keeps_a_trigger_that_names_its_table_in_another_case() {
+    let (_dir, path) = fixture(1);
+    let app = Connection::open(&path).unwrap();
+    app.execute_batch(
+        "CREATE TRIGGER app_case AFTER UPDATE ON Outbox_Operation
+         BEGIN INSERT INTO app_log VALUES ('noted ' || NEW.operation); END;
+         CREATE TRIGGER app_view INSTEAD OF DELETE ON OUTBOX_STATUS BEGIN SELECT 1; END",
+    )
+    .unwrap();
+    Outbox::open(&path).unwrap();
+    let kept = "SELECT count(*) FROM sqlite_schema WHERE name IN ('app_case', 'app_view')";
+    assert_eq!(number(&path, kept), 2);
+    let fired = "SELECT count(*) FROM app_log WHERE line LIKE 'noted %'";
+    assert_eq!(number(&path, fired), 0, "a migration is no move of an operation");
+}
+
+/// The application's own functions are known on its connections alone.
+#[test]
+fn migration_keeps_a_trigger_that_calls_a_function_of_the_application() {
+    let (_dir, path) = fixture(1);
+    let app = Connection::open(&path).unwrap();
+    app.execute_batch(
+        "CREATE TRIGGER app_calls AFTER INSERT ON outbox BEGIN SELECT app_notify(NEW.id); END",
+    )
+    .unwrap();
+    Outbox::open(&path).unwrap();
+    assert_eq!(version(&path), Outbox::SCHEMA_VERSION);
+    let kept = "SELECT count(*) FROM sqlite_schema WHERE name = 'app_calls'";
+    assert_eq!(number(&path, kept), 1);
+}
+
 fn schema(conn: &Connection) -> Vec<String> {
     let mut statement =
         conn.prepare("SELECT name || sql FROM sqlite_schema WHERE sql <> ''").unwrap();
