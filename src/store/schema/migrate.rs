@@ -119,10 +119,13 @@ fn attempt(conn: &Connection, waiting: &Waiting<'_>) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// A relay that is alive and has intents in flight.
+/// A relay that is alive and has intents in flight, or has lost its lease on one and not reported:
+/// it could not report to tables it does not know.
 fn living_owner(conn: &Connection, waiting: &Waiting<'_>) -> Result<Option<String>> {
-    let mut statement =
-        conn.prepare("SELECT DISTINCT owner FROM main.outbox_lease WHERE owner IS NOT NULL")?;
+    let mut statement = conn.prepare(
+        "SELECT owner FROM main.outbox_lease WHERE owner IS NOT NULL
+         UNION SELECT owner FROM main.outbox_lost",
+    )?;
     let owners = statement.query_map([], |row| columns::lossy(row, 0))?;
     for owner in owners {
         let owner = owner?;
