@@ -357,12 +357,14 @@ impl<'a> Transitions<'a> {
 }
 
 /// A relay does not overwrite a proof of success that came late: the row is settled with that
-/// proof. A person's decision ends it. A decision without a failure keeps the last one.
+/// proof. Nor does it end a request to cancel, which may have come after its claim. A person's
+/// decision ends both. A decision without a failure keeps the last one.
 pub(crate) const PARK: &str = "
     UPDATE main.outbox_lease
     SET state = :status, due_at = :due_at, attempts = :attempts, tries = :tries, lost = :lost,
         in_doubt_since = :in_doubt_since, first_sent_at = :first_sent_at, lookups = :lookups,
-        cancel_requested_at = CASE WHEN :cancel_requested THEN cancel_requested_at END,
+        cancel_requested_at =
+            CASE WHEN :cancel_requested OR :is_relay THEN cancel_requested_at END,
         error_class = coalesce(:error_class, error_class),
         last_error = coalesce(:last_error, last_error),
         token = NULL, owner = NULL, resume_at = NULL, held_by = NULL, late_id = NULL,

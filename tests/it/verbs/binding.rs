@@ -362,3 +362,27 @@ fn late_proof_does_not_outlive_a_persons_decision() {
     relay(Box::new(|_| succeeded("late"))).drain().unwrap();
     assert_eq!(world.entry(id).status, Status::Dead);
 }
+
+/// A request to cancel that comes while the intent is sent holds until a person has found out,
+/// also where the answer names the effect of another intent.
+#[test]
+fn request_to_cancel_outlives_an_id_that_is_taken() {
+    let world = Arc::new(World::new());
+    let first = world.enqueue(&pay("x"));
+    let drain = |handler: Box<dyn Fn(&Delivery) -> Outcome + Send + Sync>| {
+        let operation = Operation::new(DEDUPLICATES, move |d: &Delivery| handler(d)).binds_ids();
+        relay_on(&world.second(), operation).drain().unwrap();
+    };
+    drain(Box::new(|_| succeeded("ch_x")));
+    let id = world.enqueue(&pay("a"));
+    let outside = Arc::clone(&world);
+    let asked = move || {
+        let outbox = &outside.outbox;
+        let status = outbox.transact(|tx| outbox.request_cancel(tx, id, "ann")).unwrap();
+        assert_eq!(status, Status::InFlight);
+    };
+    drain(Box::new(interrupted(asked, succeeded("ch_x"))));
+    needs_review(&world, id, "ch_x", first);
+    let resolved = world.outbox.resolve(id, &Resolution::NotApplied, "ann").unwrap();
+    assert_eq!(resolved, Status::Cancelled, "it is not sent again");
+}
