@@ -91,13 +91,14 @@ impl<'a> RelayTx<'a> {
     }
 
     /// The token of this transaction's claims. Drawn once, from a counter that never goes back, and
-    /// only while the schema is the one this build knows.
+    /// only while the schema is the one this build knows: also where a migration has begun, because
+    /// an outcome that comes late draws one.
     pub(super) fn token(&mut self) -> Result<i64> {
         if let Some(token) = self.token {
             return Ok(token);
         }
         let sql = "UPDATE main.outbox_meta SET token = token + 1
-                   WHERE id = 1 AND schema_version = ?1 RETURNING token";
+                   WHERE id = 1 AND abs(schema_version) = ?1 RETURNING token";
         let token = query_row(self.conn, sql, [schema::VERSION], |row| row.get(0)).optional()?;
         self.token = token;
         token.ok_or_else(migrated)

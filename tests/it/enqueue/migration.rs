@@ -317,3 +317,33 @@ fn migration_by_a_newer_build_stops_a_relay_after_its_attempt() {
     let error = Outbox::open(world.path()).unwrap_err().to_string();
     assert!(error.contains("newer build"), "{error}");
 }
+
+/// A success that comes after its lease was lost is recorded, although a migration has begun.
+#[test]
+fn migration_that_has_begun_leaves_room_for_a_late_success() {
+    let world = World::new();
+    let id = world.enqueue(&crate::support::world::pay("a"));
+    let newer = world.second();
+    let path = world.path();
+    let handler = crate::support::world::interrupted(
+        move || {
+            let conn = Connection::open(&path).unwrap();
+            conn.execute_batch(
+                "INSERT INTO outbox_lost SELECT id, token, owner FROM outbox_lease;
+                 UPDATE outbox_lease SET state = 'needs_review', due_at = NULL, token = NULL,
+                     owner = NULL, in_doubt_since = claimed_at;
+                 UPDATE outbox_meta SET schema_version = -schema_version",
+            )
+            .unwrap();
+        },
+        crate::support::world::succeeded("ch_1"),
+    );
+    let relay = Relay::builder(&world.outbox)
+        .operation("pay", Operation::new(DEDUPLICATES, handler))
+        .workers(1)
+        .build()
+        .unwrap();
+    assert_eq!(relay.drain().unwrap_err().kind(), ErrorKind::Schema);
+    assert_eq!(newer.entry(id).unwrap().unwrap().status, Status::Succeeded);
+    assert_eq!(newer.audit(id).unwrap().pop().unwrap().kind, EventKind::Late);
+}
