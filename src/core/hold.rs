@@ -34,7 +34,7 @@ words! {
     pub(crate) enum Domain, "domain" {
         /// The origin (scheme, host and port) that intents name themselves.
         Origin = "origin",
-        /// One endpoint that intents name themselves.
+        /// An endpoint that intents name themselves.
         Endpoint = "endpoint",
         /// The intents of one tenant.
         Tenant = "tenant",
@@ -50,11 +50,11 @@ words! {
 words! {
     /// Why a domain stands still.
     pub(crate) enum Cause, "cause" {
-        /// Several attempts in a row did not reach it, or may not have.
+        /// Several attempts in a row did not reach the domain, or may not have.
         Breaker = "breaker",
-        /// It asked to be left alone.
+        /// The downstream asked to be left alone.
         Throttled = "throttled",
-        /// It refused the credentials.
+        /// The downstream refused the credentials.
         Auth = "auth",
         /// A budget is used up.
         Budget = "budget",

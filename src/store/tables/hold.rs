@@ -53,9 +53,8 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Hold> {
 
 /// Writes a hold, and returns its id.
 pub(crate) fn save(conn: &Connection, hold: &Hold) -> Result<i64> {
-    let sql =
-        "INSERT INTO main.outbox_hold (operation, domain, name, cause, since, until, culprit, reason,
-                                       failures, probes, probe_id, probe_token)
+    let sql = "INSERT INTO main.outbox_hold (operation, domain, name, cause, since, until, culprit,
+                                       reason, failures, probes, probe_id, probe_token)
          VALUES (:operation, :domain, :name, :cause, :since, :until, :culprit, :reason, :failures,
                  :probes, :probe_id, :probe_token)
          ON CONFLICT (operation, domain, name) DO UPDATE
