@@ -29,6 +29,62 @@ pub(crate) struct Hold {
     pub probe: Option<(i64, Option<i64>)>,
 }
 
+/// What a hold says to a due row of its domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Admission {
+    Free,
+    /// The row tries whether the hold can end.
+    Probe,
+    /// The row waits aside.
+    Behind,
+}
+
+/// A hold that has ended lets at most two to the power of this many rows through at once.
+const DOUBLINGS_MAX: u32 = 10;
+
+impl Hold {
+    /// A hold that stops nothing yet.
+    pub fn new(operation: &str, domain: Domain, name: String) -> Self {
+        Self {
+            id: 0,
+            operation: operation.to_owned(),
+            domain,
+            name,
+            cause: None,
+            since: 0,
+            until: None,
+            culprit: None,
+            reason: String::new(),
+            failures: 0,
+            probes: 0,
+            probe: None,
+        }
+    }
+
+    /// Whether this row may be sent at `now`.
+    pub fn admits(&self, id: i64, now: i64) -> Admission {
+        let is_over = self.until.is_none_or(|until| until <= now);
+        match self.cause {
+            None => Admission::Free,
+            Some(Cause::Budget) if is_over => Admission::Free,
+            Some(_) => match self.probe {
+                Some((probe, _)) if probe == id => Admission::Probe,
+                None if is_over => Admission::Probe,
+                _ => Admission::Behind,
+            },
+        }
+    }
+
+    /// How many of its rows are let through when its time has come.
+    pub fn lets_through(&self) -> usize {
+        match self.cause {
+            None => 1 << self.probes.min(DOUBLINGS_MAX),
+            Some(Cause::Budget) => 1 << DOUBLINGS_MAX,
+            Some(_) => usize::from(self.probe.is_none()),
+        }
+    }
+}
+
 words! {
     /// The kind of domain that a hold stops.
     pub(crate) enum Domain, "domain" {

@@ -4,7 +4,7 @@ use rusqlite::Connection;
 
 use crate::store::query::read;
 use crate::store::relay::{due, leases};
-use crate::store::tables::{audit, budget, candidate, ordering};
+use crate::store::tables::{audit, budget, candidate, hold, ordering};
 use crate::store::verbs::{enqueue, inbox, revise};
 use crate::store::{standing, transitions};
 
@@ -43,6 +43,11 @@ const MISLEADING: &str = "
         ('outbox_lease', 'outbox_lease_due', '1000000 1000000 1000000 1000000 1000000'),
         ('outbox_lease', 'outbox_lease_parked', '2 1 1'),
         ('outbox_lease', NULL, '2'),
+        ('outbox_lease', 'outbox_lease_held', '1000000 1000000 1000000 1000000'),
+        ('outbox_lease', 'outbox_lease_own', '1000000 1000000 1000000 1000000 1000000'),
+        ('outbox_hold', NULL, '2'),
+        ('outbox_hold', 'outbox_hold_until', '1000000 1000000 1000000'),
+        ('outbox_hold', 'sqlite_autoindex_outbox_hold_1', '1000000 1000000 1000000 1000000'),
         ('outbox_keyed', 'outbox_keyed', '1000000 1000000 1000000 1000000 1000000'),
         ('outbox_spend', 'outbox_spend', '1000000 1000000 1000000 1000000 1000000'),
         ('outbox_spend', 'outbox_spend_tenant', '1000000 1000000 1000000 1000000 1000000'),
@@ -65,6 +70,12 @@ fn no_hot_statement_scans_or_sorts() {
         ("expired", leases::EXPIRED, "outbox_lease_due"),
         ("has_due", due::HAS_DUE, "outbox_lease_due"),
         ("next_due", due::NEXT_DUE, "outbox_lease_due"),
+        ("hold", hold::FIND, "(operation=? AND domain=? AND name=?)"),
+        ("hold_kinds", hold::KINDS, "(operation=? AND domain=?)"),
+        ("holds_due", hold::DUE, "outbox_hold_until (operation=? AND until<?)"),
+        ("has_due_hold", hold::HAS_DUE, "outbox_lease_held (held_by=?)"),
+        ("next_until", hold::NEXT_UNTIL, "outbox_hold_until (operation=? AND until>?)"),
+        ("oldest_held", hold::OLDEST, "outbox_lease_held (held_by=?)"),
         ("standing", standing::STANDING, "INTEGER PRIMARY KEY (rowid=?)"),
         ("park", transitions::PARK, "INTEGER PRIMARY KEY (rowid=?)"),
         ("unlease", transitions::UNLEASE, "INTEGER PRIMARY KEY (rowid=?)"),

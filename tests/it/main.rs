@@ -35,6 +35,7 @@ mod relay {
 mod policy {
     mod breaker;
     mod budget;
+    mod holds;
     mod refund;
 }
 

@@ -14,6 +14,7 @@ use crate::store::relay::tx::{RelayTx, Rules};
 use crate::store::statement::{execute, query_row};
 use crate::store::tables::budget::Asking;
 use crate::store::tables::candidate::{CANDIDATES, Candidate, read_candidate};
+use crate::store::tables::hold;
 use crate::store::transitions::Row;
 
 /// Which rows a relay has room for.
@@ -48,7 +49,7 @@ enum Tried {
     Claimed(Arc<Delivery>),
     /// The row waits for a person, or is settled.
     Parked,
-    /// The budget of the row's tenant is used up.
+    /// The row waits aside behind a hold, or until its tenant's budget has something left.
     Deferred,
     /// The row does not fit the operation's budget, and no row goes before it.
     Waits,
@@ -82,6 +83,7 @@ impl RelayTx<'_> {
     pub fn claim(&mut self, request: &ClaimRequest<'_>) -> Result<Claimed> {
         let policy = self.policy(request.rules)?;
         let mut claimed = Claimed::default();
+        self.release_held(request)?;
         let (limit, probe) = match self.gate(request.rules, request.shard)? {
             Gate::Open(limit) => (limit.min(request.limit), None),
             Gate::Probe(passed_over) => (1, Some(passed_over)),
@@ -159,7 +161,8 @@ impl RelayTx<'_> {
             return Ok(false);
         }
         let values = (&rules.operation, self.now, shard.count(), shard.index());
-        Ok(query_row(self.conn, HAS_DUE, values, |row| row.get(0))?)
+        Ok(query_row(self.conn, HAS_DUE, values, |row| row.get(0))?
+            || hold::has_due(self.conn, &rules.operation, shard, self.now)?)
     }
 
     /// The rows that `sql` finds due at `until`, as far as there is room.
@@ -213,6 +216,10 @@ impl RelayTx<'_> {
             }
         };
         let facts = Facts { claimed_at: self.now, ..candidate.facts };
+        let may_be_sent = decide::withheld(&facts, policy.promise, self.now).is_none();
+        if may_be_sent && self.waits_aside(candidate.id, &intent, request.rules)? {
+            return Ok(Tried::Deferred);
+        }
         let asking = Asking { id: candidate.id, tenant_id: &intent.tenant_id, cost: intent.cost };
         let withheld = match decide::decide_before_send(&facts, policy, self.now)
             .or_else(|| decide::decide_used_up(&facts, policy, self.now))
@@ -228,6 +235,7 @@ impl RelayTx<'_> {
         if let Some(decision) = withheld {
             let row = Row { is_keyed: intent.ordering_key.is_some(), ..row };
             self.moves.apply(row, Some(EventKind::Withheld), &decision, None)?;
+            self.forget_tries(candidate.id, &intent, request.rules)?;
             return Ok(Tried::Parked);
         }
         let expires_at = self.now.saturating_add(request.lease_ms);
@@ -236,6 +244,7 @@ impl RelayTx<'_> {
             return Ok(Tried::Parked);
         }
         self.ledger(operation)?.enter(conn, asking, token)?;
+        self.begin_tries(candidate.id, token, &intent, request)?;
         let facts = Facts {
             attempts: facts.attempts.saturating_add(1),
             tries: facts.tries.saturating_add(1),

@@ -10,6 +10,7 @@ use crate::clock::Clock;
 use crate::core::{FlowControl, OnDead, Policy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
+use crate::store::relay::holds::Holds;
 use crate::store::schema;
 use crate::store::statement::query_row;
 use crate::store::tables::budget::Ledger;
@@ -38,6 +39,8 @@ pub(crate) struct RelayTx<'a> {
     pub(super) flows: BTreeMap<String, (FlowControl, FlowControl)>,
     /// The budgets read so far and what is spent of them, by operation.
     pub(super) ledgers: BTreeMap<String, Ledger>,
+    /// The holds read so far, by operation.
+    pub(super) holds: BTreeMap<String, Holds>,
     /// Operations found to be paused or throttled.
     pub(super) stopped: BTreeSet<String>,
 }
@@ -70,6 +73,7 @@ impl<'a> RelayTx<'a> {
             token: None,
             flows: BTreeMap::new(),
             ledgers: BTreeMap::new(),
+            holds: BTreeMap::new(),
             stopped: BTreeSet::new(),
         })
     }

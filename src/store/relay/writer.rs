@@ -15,7 +15,7 @@ use crate::store::relay::due::{
 use crate::store::relay::tx::{RelayTx, Rules};
 use crate::store::statement::query_row;
 use crate::store::tables::budget::Ledger;
-use crate::store::tables::pause;
+use crate::store::tables::{hold, pause};
 
 /// A relay's write connection.
 pub(crate) struct Writer {
@@ -60,7 +60,8 @@ impl Writer {
             Gate::Closed { .. } => (HAS_EXPIRED, &values[..2]),
             _ => (HAS_DUE, &values[..]),
         };
-        Ok(self.conn.prepare_cached(sql)?.query_row(values, |row| row.get(0))?)
+        Ok(self.conn.prepare_cached(sql)?.query_row(values, |row| row.get(0))?
+            || hold::has_due(&self.conn, &rules.operation, shard, now)?)
     }
 
     /// When the next row of this operation may be sent, or the next lease of it runs out.
@@ -91,7 +92,8 @@ impl Writer {
             }
             _ => (pending, lookup),
         };
-        Ok(pending.into_iter().chain(expiry).chain(lookup).min())
+        let held = hold::next_until(&self.conn, &rules.operation, now)?;
+        Ok(pending.into_iter().chain(expiry).chain(lookup).chain(held).min())
     }
 
     /// Whether unstarted deliveries must be released: the operation is paused or throttled.

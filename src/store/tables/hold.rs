@@ -1,8 +1,9 @@
 //! Holds: what stops one origin, endpoint, tenant or agent run of an operation, or its suspects,
 //! and the rows that wait behind each.
 
-use rusqlite::{Connection, Row, named_params};
+use rusqlite::{Connection, OptionalExtension, Row, named_params};
 
+use crate::core::Shard;
 use crate::core::hold::{Domain, Hold};
 use crate::error::Result;
 use crate::store::columns;
@@ -19,12 +20,71 @@ macro_rules! holds {
     };
 }
 
-/// The holds of an operation, also those that only count failures.
-pub(crate) fn of(conn: &Connection, operation: &str) -> Result<Vec<Hold>> {
-    let mut statement = conn.prepare_cached(holds!("WHERE operation = ?1 ORDER BY id"))?;
-    let rows = statement.query_map([operation], read)?;
+/// One hold, where there is one.
+pub(crate) fn find(
+    conn: &Connection,
+    operation: &str,
+    domain: Domain,
+    name: &str,
+) -> Result<Option<Hold>> {
+    let key = (operation, domain.as_str(), name);
+    let found = conn.prepare_cached(FIND)?.query_row(key, read).optional()?;
+    let Some(mut hold) = found else { return Ok(None) };
+    if let Some((id, token)) = hold.probe
+        && !is_under_way(conn, id, token)?
+    {
+        hold.probe = None;
+    }
+    Ok(Some(hold))
+}
+
+pub(crate) const FIND: &str = holds!("WHERE operation = ?1 AND domain = ?2 AND name = ?3");
+
+/// Whether the row that tries a hold is in flight under its claim, or due and not claimed yet.
+fn is_under_way(conn: &Connection, id: i64, token: Option<i64>) -> Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM main.outbox_lease
+                              WHERE id = ?1 AND due_at IS NOT NULL
+                                AND CASE WHEN ?2 IS NULL THEN state = 'pending'
+                                    ELSE token = ?2 AND state = 'in_flight' END)";
+    Ok(query_row(conn, sql, (id, token), |row| row.get(0))?)
+}
+
+/// The holds of an operation whose time has come, the first first.
+pub(crate) fn due(conn: &Connection, operation: &str, now: i64) -> Result<Vec<Hold>> {
+    let mut statement = conn.prepare_cached(DUE)?;
+    let rows = statement.query_map((operation, now), read)?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
+
+pub(crate) const DUE: &str = holds!(
+    "INDEXED BY outbox_hold_until
+     WHERE operation = ?1 AND until <= ?2 ORDER BY until LIMIT 100"
+);
+
+/// The kinds of domain of which an operation has holds.
+pub(crate) fn kinds(conn: &Connection, operation: &str) -> Result<Vec<Domain>> {
+    let mut statement = conn.prepare_cached(KINDS)?;
+    Ok(statement.query_row([operation], |row| {
+        let mut kinds = Vec::new();
+        for (place, kind) in OF_OPERATIONS.into_iter().enumerate() {
+            if row.get(place)? {
+                kinds.push(kind);
+            }
+        }
+        Ok(kinds)
+    })?)
+}
+
+/// The kinds of domain within an operation, in the order of `KINDS`.
+const OF_OPERATIONS: [Domain; 5] =
+    [Domain::Origin, Domain::Endpoint, Domain::Tenant, Domain::Run, Domain::Suspects];
+
+pub(crate) const KINDS: &str = "
+    SELECT EXISTS (SELECT 1 FROM main.outbox_hold WHERE operation = ?1 AND domain = 'origin'),
+           EXISTS (SELECT 1 FROM main.outbox_hold WHERE operation = ?1 AND domain = 'endpoint'),
+           EXISTS (SELECT 1 FROM main.outbox_hold WHERE operation = ?1 AND domain = 'tenant'),
+           EXISTS (SELECT 1 FROM main.outbox_hold WHERE operation = ?1 AND domain = 'run'),
+           EXISTS (SELECT 1 FROM main.outbox_hold WHERE operation = ?1 AND domain = 'suspects')";
 
 /// The holds of all operations, for a person.
 pub(crate) fn all(conn: &Connection) -> Result<Vec<Hold>> {
@@ -97,11 +157,17 @@ pub(crate) fn put_aside(conn: &Connection, id: i64, hold: i64) -> Result<()> {
     execute(conn, sql, (id, hold)).map(drop)
 }
 
-/// Lets the oldest rows behind a hold come due again. Returns them.
-pub(crate) fn release(conn: &Connection, hold: i64, count: usize) -> Result<Vec<i64>> {
+/// Lets the oldest rows of a shard behind a hold come due again. Returns them.
+pub(crate) fn release(
+    conn: &Connection,
+    hold: i64,
+    shard: Shard,
+    count: usize,
+) -> Result<Vec<i64>> {
+    let count = i64::try_from(count).unwrap_or(i64::MAX);
     let ids: Vec<i64> = conn
         .prepare_cached(OLDEST)?
-        .query_map((hold, i64::try_from(count).unwrap_or(i64::MAX)), |row| row.get(0))?
+        .query_map((hold, shard.count(), shard.index(), count), |row| row.get(0))?
         .collect::<Result<_, _>>()?;
     for id in &ids {
         let sql = "UPDATE main.outbox_lease
@@ -113,16 +179,28 @@ pub(crate) fn release(conn: &Connection, hold: i64, count: usize) -> Result<Vec<
 
 pub(crate) const OLDEST: &str = "
     SELECT id FROM main.outbox_lease INDEXED BY outbox_lease_held
-    WHERE held_by = ?1 ORDER BY resume_at, id LIMIT ?2";
+    WHERE held_by = ?1 AND id % ?2 = ?3 ORDER BY resume_at, id LIMIT ?4";
 
-/// When the first hold of an operation is to be tried again.
-pub(crate) fn next_until(conn: &Connection, operation: &str) -> Result<Option<i64>> {
-    Ok(query_row(conn, NEXT_UNTIL, [operation], |row| row.get(0))?)
+/// Whether the time of a hold has come behind which rows of this shard wait.
+pub(crate) fn has_due(conn: &Connection, operation: &str, shard: Shard, now: i64) -> Result<bool> {
+    let values = (operation, now, shard.count(), shard.index());
+    Ok(query_row(conn, HAS_DUE, values, |row| row.get(0))?)
+}
+
+pub(crate) const HAS_DUE: &str = "
+    SELECT EXISTS (SELECT 1 FROM main.outbox_hold h INDEXED BY outbox_hold_until
+                   WHERE h.operation = ?1 AND h.until <= ?2
+                     AND EXISTS (SELECT 1 FROM main.outbox_lease l INDEXED BY outbox_lease_held
+                                 WHERE l.held_by = h.id AND l.id % ?3 = ?4))";
+
+/// When the next hold of an operation is to be tried, after `now`.
+pub(crate) fn next_until(conn: &Connection, operation: &str, now: i64) -> Result<Option<i64>> {
+    Ok(query_row(conn, NEXT_UNTIL, (operation, now), |row| row.get(0))?)
 }
 
 pub(crate) const NEXT_UNTIL: &str = "
     SELECT min(until) FROM main.outbox_hold INDEXED BY outbox_hold_until
-    WHERE operation = ?1 AND until IS NOT NULL";
+    WHERE operation = ?1 AND until > ?2";
 
 /// How many rows wait behind a hold.
 pub(crate) fn waiting(conn: &Connection, hold: i64) -> Result<i64> {
