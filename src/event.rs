@@ -55,8 +55,10 @@ words! {
     pub enum EventKind, "kind" {
         /// A handler reported an outcome.
         Attempt = "attempt",
-        /// A lease ran out with no outcome recorded.
+        /// A lease ran out, or its process died, with no outcome recorded.
         LeaseLost = "lease_lost",
+        /// The relay stopped before its handler reported, and gave the attempt up.
+        Stopped = "stopped",
         /// The row came due, but may not be sent any more.
         Withheld = "withheld",
         /// The row cannot be read.

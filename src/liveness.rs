@@ -6,77 +6,126 @@
 //! The database itself is never opened here: closing a descriptor of it drops SQLite's locks.
 
 use std::fs::{self, File, TryLockError};
-use std::io::ErrorKind as Io;
-use std::path::PathBuf;
+use std::io::{self, ErrorKind as Io};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use file_id::{FileId, get_file_id};
 
 use crate::error::{Error, ErrorKind, Result};
+
+/// A relay as its lock file shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// The file is locked; or it cannot be told, and is taken to be so.
+    Alive,
+    /// The file is there and unlocked: no thread of the relay works any more.
+    Dead,
+    /// There is no file. A relay that ended in order has removed it, and a living one may have lost
+    /// it for a moment.
+    Unknown,
+}
 
 /// The sign of life of one relay, for as long as it is not dropped.
 #[derive(Debug)]
 pub(crate) struct Lifeline {
-    /// Open for its lock alone.
-    _locked: File,
     path: PathBuf,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    /// The file in force.
+    id: Option<FileId>,
+    /// Open for their locks alone. Files that were lost stay locked, because another process may
+    /// have opened one just before.
+    locked: Vec<File>,
 }
 
 impl Lifeline {
-    /// Takes the lock of the relay that signs as `owner`, a name that nobody else ever has.
+    /// Takes the lock of the relay that signs as `owner`, a name that no other relay ever has.
     pub fn hold(database: &str, owner: &str) -> Result<Self> {
-        let folder = folder(database);
-        let hold = || {
-            fs::create_dir_all(&folder)?;
-            for entry in fs::read_dir(&folder)? {
-                // Removes what killed relays have left. A name with an extension is not a lock
-                // that is in force.
-                let entry = entry?.path();
-                let name = entry.file_name().and_then(|name| name.to_str());
-                if let (Some(name), None) = (name, entry.extension()) {
-                    is_alive(database, name);
-                }
-            }
-            // Under its own name it must never be seen without the lock.
-            let unlocked = folder.join(format!("{owner}.new"));
-            let file = File::create_new(&unlocked)?;
-            file.lock()?;
-            let path = folder.join(owner);
-            fs::rename(&unlocked, &path)?;
-            Ok(Self { _locked: file, path })
-        };
-        hold().map_err(|error: std::io::Error| {
+        let path = folder(database).join(owner);
+        let (file, id) = place(&path).map_err(|error| {
             let text = format!(
                 "{}: a relay shows there that it is alive, and cannot: {error}",
-                folder.display()
+                folder(database).display()
             );
             Error::new(ErrorKind::Database, text).with_source(error)
-        })
+        })?;
+        Ok(Self { path, held: Mutex::new(Held { id, locked: vec![file] }) })
     }
+
+    /// Puts the file back where it was removed or replaced.
+    pub fn restore(&self) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if get_file_id(&self.path).is_ok_and(|there| Some(there) == held.id) {
+            return;
+        }
+        match place(&self.path) {
+            Ok((file, id)) => {
+                log::warn!("{}: the relay's lock file was gone, and is back", self.path.display());
+                held.id = id;
+                held.locked.push(file);
+            }
+            Err(error) => log::debug!("{}: {error}", self.path.display()),
+        }
+    }
+}
+
+/// Creates a locked file. Under its own name it must never be seen without the lock.
+fn place(path: &Path) -> io::Result<(File, Option<FileId>)> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)?;
+    let unlocked = path.with_extension("new");
+    let file = File::create(&unlocked)?;
+    file.lock()?;
+    fs::rename(&unlocked, path)?;
+    Ok((file, get_file_id(path).ok()))
 }
 
 impl Drop for Lifeline {
     fn drop(&mut self) {
-        // Whoever finds it left over removes it.
+        // A file that is left over is swept by the next relay.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Whether the relay that signs as `owner` is alive. Where that cannot be told it is taken to be.
-pub(crate) fn is_alive(database: &str, owner: &str) -> bool {
+/// How the relay that signs as `owner` appears.
+pub(crate) fn look(database: &str, owner: &str) -> Life {
     // A name that was edited into a path, or on Windows into a drive, leads nowhere.
     if owner.contains(['/', '\\', ':']) {
-        return false;
+        return Life::Unknown;
     }
-    let path = folder(database).join(owner);
-    let file = match File::open(&path) {
+    let file = match File::open(folder(database).join(owner)) {
         Ok(file) => file,
-        Err(error) => return error.kind() != Io::NotFound,
+        Err(error) if error.kind() == Io::NotFound => return Life::Unknown,
+        Err(_) => return Life::Alive,
     };
-    match file.try_lock() {
-        Ok(()) => {
-            let _ = fs::remove_file(&path);
-            false
-        }
-        Err(TryLockError::WouldBlock | TryLockError::Error(_)) => true,
+    // Shared, so that two who look at the same time do not take one another for the relay.
+    match file.try_lock_shared() {
+        Ok(()) => Life::Dead,
+        Err(TryLockError::WouldBlock | TryLockError::Error(_)) => Life::Alive,
     }
+}
+
+/// Whether the relay that signs as `owner` is alive: a relay without a file is not, because no
+/// request of it may be waited for without end.
+pub(crate) fn is_alive(database: &str, owner: &str) -> bool {
+    look(database, owner) == Life::Alive
+}
+
+/// The relays that died and whose files are not swept yet.
+pub(crate) fn dead(database: &str) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(folder(database)) else { return Vec::new() };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    // A name with an extension is not a lock that is in force.
+    let owners = names.filter(|name| Path::new(name).extension().is_none());
+    owners.filter(|owner| look(database, owner) == Life::Dead).collect()
+}
+
+/// Removes the file of a dead relay, once nothing is leased to it any more.
+pub(crate) fn sweep(database: &str, owner: &str) {
+    let _ = fs::remove_file(folder(database).join(owner));
 }
 
 fn folder(database: &str) -> PathBuf {

@@ -75,8 +75,13 @@ impl Decision {
     }
 }
 
-/// How many times in a row a process may die with a row before a person must look.
-const LOST_MAX: u32 = 3;
+/// How many attempts in a row may be lost with their process before the row is a suspect, which is
+/// tried while no other suspect of its operation is.
+pub(crate) const SUSPECT_FROM: u32 = 2;
+
+/// How many attempts in a row may be lost before a person must look: three of them while the row
+/// was the suspect.
+const LOST_MAX: u32 = SUSPECT_FROM + 3;
 
 /// Decides on the outcome of an attempt.
 pub(crate) fn decide(facts: &Facts, outcome: &Outcome, policy: &Policy, draw: Draw) -> Decision {
@@ -123,17 +128,52 @@ fn decide_outcome(facts: &Facts, outcome: &Outcome, policy: &Policy, draw: Draw)
 }
 
 /// Decides on an attempt whose process died or lost its lease: how far it came is unknown.
-pub(crate) fn decide_lost(facts: &Facts, policy: &Policy, now: i64) -> Decision {
-    let mut facts = Facts { lost: facts.lost.saturating_add(1), ..*facts };
+pub(crate) fn decide_lost(facts: &Facts, how: Lost, policy: &Policy, now: i64) -> Decision {
+    let facts = Facts { lost: facts.lost.saturating_add(1), ..*facts };
+    let failure = Failure::new("lease_lost", how.in_words());
+    if facts.lost < LOST_MAX {
+        return decide_cut_off(&facts, &failure, policy, now);
+    }
+    let why = "; three times in a row the process died while it tried this row as the one suspect                of its operation";
+    parked(Status::NeedsReview, begun(&facts), &failure, why)
+}
+
+/// Decides on an attempt that its own relay gives up, because it stops and the answer has not come:
+/// how far it came is unknown, and the process did not die of it.
+pub(crate) fn decide_stopped(facts: &Facts, policy: &Policy, now: i64) -> Decision {
+    let failure = Failure::new("stopped", "the relay stopped before the answer came");
+    decide_cut_off(facts, &failure, policy, now)
+}
+
+/// No backoff: the row did not fail, its process ended.
+fn decide_cut_off(facts: &Facts, failure: &Failure, policy: &Policy, now: i64) -> Decision {
+    heed_cancel(in_doubt(begun(facts), failure, policy, now, 0), policy, now)
+}
+
+/// The facts of an attempt that may have been applied.
+fn begun(facts: &Facts) -> Facts {
+    let mut facts = *facts;
     facts.first_sent_at.get_or_insert(facts.claimed_at);
     facts.in_doubt_since.get_or_insert(facts.claimed_at);
-    let failure = Failure::new("lease_lost", "the lease expired before an outcome was recorded");
-    if facts.lost >= LOST_MAX {
-        let why = "; several attempts in a row ended with their process";
-        return parked(Status::NeedsReview, facts, &failure, why);
+    facts
+}
+
+/// How an attempt was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lost {
+    /// Its lease ran out.
+    Expired,
+    /// Its relay is dead, whatever is left of the lease.
+    Died,
+}
+
+impl Lost {
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::Expired => "the lease expired before an outcome was recorded",
+            Self::Died => "the process died before an outcome was recorded",
+        }
     }
-    // No backoff: the row did not fail, its process did.
-    heed_cancel(in_doubt(facts, &failure, policy, now, 0), policy, now)
 }
 
 /// Withdraws a pending row, or looks up its fate, where its cancellation was requested while it was

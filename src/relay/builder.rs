@@ -72,7 +72,7 @@ impl RelayBuilder {
             observers: self.observers,
             totals: Mutex::default(),
             stop: AtomicBool::new(false),
-            _lifeline: lifeline,
+            lifeline,
         });
         let engine = Mutex::new(Engine::new(&shared)?);
         Ok(Relay { shared, engine })

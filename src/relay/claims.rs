@@ -71,7 +71,6 @@ pub(super) struct Found {
 
 impl Claims<'_> {
     pub fn claim(&mut self, step: &mut RelayTx<'_>) -> Result<()> {
-        step.check_schema()?;
         let lanes = std::mem::take(&mut self.lanes);
         for lane in &lanes {
             step.recover(&lane.rules)?;

@@ -12,6 +12,7 @@ use super::claims::{Claims, Found, Renewed, renew};
 use super::doubt_clock::InDoubtSince;
 use super::lane::Lane;
 use super::operation::Operation;
+use super::patrol::Patrol;
 use super::queue::{ClaimId, Returned, Work};
 use super::shared::Shared;
 use super::worker::defuse;
@@ -36,6 +37,9 @@ pub(super) struct Engine {
     unrecorded: Vec<(Arc<Lane>, Record)>,
     /// Rows to give back, because no worker has started them.
     unreleased: Vec<Held>,
+    /// Rows to give up, because the relay stops and their workers have not come back.
+    unanswered: Vec<Work>,
+    pub patrol: Patrol,
     in_doubt_since: InDoubtSince,
     /// Workers that stand in for those that are slow or stuck.
     substitutes: usize,
@@ -70,6 +74,8 @@ impl Engine {
             stuck: HashSet::new(),
             unrecorded: Vec::new(),
             unreleased: Vec::new(),
+            unanswered: Vec::new(),
+            patrol: Patrol::new(),
             in_doubt_since: InDoubtSince::default(),
             substitutes: 0,
             stopped: Vec::new(),
@@ -111,7 +117,7 @@ impl Engine {
     }
 
     pub fn has_unwritten(&self) -> bool {
-        !self.unrecorded.is_empty() || !self.unreleased.is_empty()
+        !self.unrecorded.is_empty() || !self.unreleased.is_empty() || !self.unanswered.is_empty()
     }
 
     /// How many rows have an outcome that is not known or not written.
@@ -127,6 +133,7 @@ impl Engine {
         if self.held.remove(&claim).is_none() && self.stuck.remove(&claim) {
             lane.count_stuck(-1);
         }
+        self.unanswered.retain(|work| work.claim_id() != claim);
         let Some(mut reported) = reported else {
             self.unreleased.push(held);
             return;
@@ -145,6 +152,17 @@ impl Engine {
         let delivery = Arc::clone(held.delivery());
         let record = Record { delivery, reported, roll: self.random.f64() };
         self.unrecorded.push((lane, record));
+    }
+
+    /// Looks for relays that died, and for leases that ran out.
+    pub fn look_around(&mut self, now: i64) -> Result<()> {
+        self.patrol.look(&self.shared, &self.writer, now)
+    }
+
+    /// Gives up what workers still have in hand: the next step records that it may have been sent.
+    /// An answer that comes yet is recorded as late.
+    pub fn stop_waiting(&mut self) {
+        self.unanswered = self.held.values().cloned().collect();
     }
 
     /// Whether any row is due that there is room for. Reads only.
@@ -200,14 +218,26 @@ impl Engine {
         for held in &self.unreleased {
             step.release(held)?;
         }
+        for Work { lane, held } in &self.unanswered {
+            step.stop_waiting(held, &lane.rules)?;
+        }
         let renewed =
             if renewing { renew(&mut step, &self.held, lease)? } else { Renewed::default() };
         if let Some(claims) = &mut claims {
+            step.check_schema()?;
+            if self.patrol.has_ended {
+                let lane = |name: &str| self.lanes.iter().find(|l| l.rules.operation == name);
+                step.recover_all(&self.patrol.dead, |name| lane(name).map(|lane| &lane.rules))?;
+            }
             claims.claim(&mut step)?;
         }
         let stepped = step.commit()?;
         self.unrecorded.clear();
         self.unreleased.clear();
+        for work in self.unanswered.drain(..) {
+            work.held.delivery().lease.revoke();
+        }
+        self.patrol.has_ended = false;
         let works = claims.map_or_else(Vec::new, |claims| self.end_round(claims));
         if renewing || (self.held.is_empty() && !works.is_empty()) {
             self.renew_at = now.saturating_add((millis(lease) / 3).max(1));

@@ -52,7 +52,9 @@ impl RelayHandle {
     }
 
     /// Stops claiming, gives back what no worker has started, waits up to `grace` for what is on
-    /// the way, records everything, and reports. See [`Relay`] for an example.
+    /// the way, records everything, and reports. What has not come back then is recorded as one
+    /// that may have been sent: it is sent again under its key where the downstream deduplicates,
+    /// and is unknown or needs review elsewhere. See [`Relay`] for an example.
     ///
     /// # Errors
     /// The relay had stopped automatically before; the error says why.
@@ -74,7 +76,10 @@ impl RelayHandle {
         // The sender is dropped without a report only if the writer had ended before.
         let report = reports.recv().unwrap_or_else(|_| nothing_more());
         if report.left > 0 {
-            log::warn!("{} deliveries are still on the way after the grace", report.left);
+            log::warn!(
+                "{} deliveries are still on the way after the grace: they may have been sent",
+                report.left
+            );
             return Ok(report);
         }
         match writer.join() {

@@ -9,6 +9,7 @@ mod handle;
 mod lane;
 mod operation;
 mod outage;
+mod patrol;
 mod queue;
 mod shared;
 mod worker;

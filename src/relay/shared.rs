@@ -30,7 +30,7 @@ pub(super) struct Shared {
     /// Set by [`Relay::stop_drain`](super::Relay::stop_drain).
     pub stop: AtomicBool,
     /// Tells other relays that this one is alive, until the last of its threads ends.
-    pub _lifeline: Lifeline,
+    pub lifeline: Lifeline,
 }
 
 impl Shared {
@@ -164,7 +164,8 @@ pub struct ShutdownReport {
     pub finished: u64,
     /// Deliveries that no worker had started; they were given back, and no attempt was counted.
     pub released: u64,
-    /// Deliveries still on the way when the grace was over. Their outcome is recorded if the
-    /// process lives long enough; otherwise their lease runs out and they are in doubt.
+    /// Deliveries still on the way when the grace was over, recorded as ones that may have been
+    /// sent. An outcome that comes while the process lives is recorded as late. Where the file
+    /// could not be written, the next relay finds them as after a crash.
     pub left: u64,
 }

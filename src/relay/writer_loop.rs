@@ -11,6 +11,7 @@ use crossbeam_channel::{Receiver, Sender, select, unbounded};
 use super::engine::Engine;
 use super::lane::Lane;
 use super::outage::Outage;
+use super::patrol::Patrol;
 use super::queue::{Queue, Returned, Work};
 use super::shared::{Shared, ShutdownReport};
 use super::worker;
@@ -58,7 +59,12 @@ pub(super) struct WriterLoop<'a> {
     released: u64,
     /// Attempts recorded before the loop was told to stop.
     attempts_before: u64,
+    /// The grace is over, and what workers have in hand is given up.
+    has_given_up: bool,
 }
+
+/// How long after the grace a relay still tries to write what it gives up.
+const LAST_WRITE: Duration = Duration::from_secs(1);
 
 /// How long the relay must have been idle before it truncates the WAL.
 const TRUNCATE_AFTER: Duration = Duration::from_secs(1);
@@ -83,12 +89,14 @@ impl<'a> WriterLoop<'a> {
             idle_since: None,
             released: 0,
             attempts_before: 0,
+            has_given_up: false,
         }
     }
 
     /// Runs until the end. What no worker has started is given back; a drain also waits for its
     /// workers, and the engine keeps what they had to say.
     pub fn run(mut self) -> Result<()> {
+        self.engine.patrol = Patrol::new();
         let ended = self.work();
         self.reclaim_unstarted();
         self.queue.close();
@@ -105,6 +113,7 @@ impl<'a> WriterLoop<'a> {
         loop {
             self.check_stop();
             self.accept_results();
+            self.check_grace();
             if !self.is_inline {
                 self.resize();
             }
@@ -148,6 +157,15 @@ impl<'a> WriterLoop<'a> {
         }
     }
 
+    /// Gives up what has not come back when the grace is over. A drain waits for its workers.
+    fn check_grace(&mut self) {
+        let is_over = |stop: &Stop| stop.report.is_some() && Instant::now() >= stop.deadline;
+        if !self.has_given_up && self.stop.as_ref().is_some_and(is_over) {
+            self.has_given_up = true;
+            self.engine.stop_waiting();
+        }
+    }
+
     /// Spawns the workers that are missing; those too many exit when their row is done.
     fn resize(&mut self) {
         for _ in 0..self.queue.resize(self.engine.share_workers()) {
@@ -178,8 +196,16 @@ impl<'a> WriterLoop<'a> {
     fn try_step(&mut self, now: i64) -> Result<bool> {
         let is_ready = !self.is_inline || self.engine.holds_nothing();
         let claiming = is_ready && self.stop.is_none() && !self.outage.is_fatal();
-        let must_write = self.engine.has_unwritten() || self.engine.must_renew(now);
-        if self.outage.time_left().is_some() || !(must_write || (claiming && self.has_due(now)?)) {
+        if self.outage.time_left().is_some() {
+            return Ok(false);
+        }
+        if claiming {
+            self.engine.look_around(now)?;
+        }
+        let must_write = self.engine.has_unwritten()
+            || self.engine.must_renew(now)
+            || (claiming && self.engine.patrol.has_ended);
+        if !(must_write || (claiming && self.has_due(now)?)) {
             return Ok(false);
         }
         let works = match &self.stop {
@@ -270,13 +296,15 @@ impl<'a> WriterLoop<'a> {
         Ok(())
     }
 
-    /// Sends the handle its report, once nothing is held or the grace is over.
+    /// Sends the handle its report, once nothing is held, or the grace is over and what is given up
+    /// is written, or cannot be for now.
     fn report_stop(&mut self, done: bool) {
+        let is_over = self.has_given_up && !self.engine.has_unwritten();
         let (totals, left) = (self.shared.totals(), self.engine.left() as u64);
         let finished = totals.attempts - self.attempts_before;
         let report = ShutdownReport { totals, finished, released: self.released, left };
         if let Some(stop) = &mut self.stop
-            && (done || Instant::now() >= stop.deadline)
+            && (done || is_over || Instant::now() >= stop.deadline + LAST_WRITE)
             && let Some(sender) = stop.report.take()
         {
             let _ = sender.send(report);

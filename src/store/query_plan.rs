@@ -68,6 +68,8 @@ fn no_hot_statement_scans_or_sorts() {
     for (name, sql, index) in [
         ("candidates", candidate::CANDIDATES, "outbox_lease_due"),
         ("expired", leases::EXPIRED, "outbox_lease_due"),
+        ("ended", leases::ENDED, "outbox_lease_due (operation=? AND state=? AND due_at>?)"),
+        ("has_ended", leases::HAS_ENDED, "outbox_lease_due (operation=? AND state=? AND due_at>?)"),
         ("has_due", due::HAS_DUE, "outbox_lease_due"),
         ("next_due", due::NEXT_DUE, "outbox_lease_due"),
         ("hold", hold::FIND, "(operation=? AND domain=? AND name=?)"),

@@ -26,6 +26,7 @@ mod relay {
     mod ordering;
     mod poison;
     mod record;
+    mod recovery;
     #[cfg(feature = "http")]
     mod retries;
     mod threads;

@@ -113,13 +113,18 @@ proptest! {
                 prop_assert_eq!(decision.status, status);
             }
         }
-        let lost = decide_lost(&facts, &policy, NOW);
+        let lost = decide_lost(&facts, Lost::Expired, &policy, NOW);
         if policy.promise.downstream == Downstream::Unprotected {
             prop_assert_ne!(lost.status, Status::Pending);
         }
         // Whatever is pending is asked about once more, and then nothing in doubt goes to a
         // downstream that does not deduplicate, or that may have forgotten the key.
-        for decision in [decision, lost] {
+        let stopped = decide_stopped(&facts, &policy, NOW);
+        prop_assert_eq!(stopped.facts.lost, facts.lost, "no process died");
+        if policy.promise.downstream == Downstream::Unprotected {
+            prop_assert_ne!(stopped.status, Status::Pending);
+        }
+        for decision in [decision, lost, stopped] {
             let Some(since) = decision.facts.in_doubt_since else { continue };
             let may_be_sent = decision.status == Status::Pending
                 && decide_before_send(&decision.facts, &policy, NOW).is_none();
@@ -139,8 +144,9 @@ proptest! {
     ) {
         let before_send = decide_before_send(&facts, &policy, NOW);
         let told = decide(&facts, &outcome, &policy, Draw { now: NOW, roll });
-        let lost = decide_lost(&facts, &policy, NOW);
-        for decision in [told, lost].into_iter().chain(before_send) {
+        let lost = decide_lost(&facts, Lost::Died, &policy, NOW);
+        let stopped = decide_stopped(&facts, &policy, NOW);
+        for decision in [told, lost, stopped].into_iter().chain(before_send) {
             if let Some(since) = facts.in_doubt_since {
                 prop_assert_eq!(decision.facts.in_doubt_since, Some(since));
             }
@@ -161,9 +167,10 @@ proptest! {
     ) {
         let facts = Facts { cancel_requested: true, ..facts };
         let before_send = decide_before_send(&facts, &policy, NOW).expect("it is withheld");
-        let lost = decide_lost(&facts, &policy, NOW);
+        let lost = decide_lost(&facts, Lost::Expired, &policy, NOW);
         let told = decide(&facts, &outcome, &policy, Draw { now: NOW, roll });
-        for decision in [before_send, lost, told] {
+        let stopped = decide_stopped(&facts, &policy, NOW);
+        for decision in [before_send, lost, stopped, told] {
             prop_assert_ne!(decision.status, Status::Pending);
         }
     }
@@ -221,13 +228,21 @@ proptest! {
         prop_assert_eq!(decision.facts.first_sent_at, facts.first_sent_at);
     }
 
+    /// Two losses are free; each of the next three was one of the suspect.
     #[test]
-    fn crash_loop_ends_after_three_processes(facts in facts(), policy in policy()) {
-        let decision = decide_lost(&facts, &policy, NOW);
+    fn crash_loop_ends_after_three_strikes_of_the_suspect(
+        facts in facts(), policy in policy(),
+    ) {
+        let decision = decide_lost(&facts, Lost::Died, &policy, NOW);
         prop_assert_eq!(decision.facts.lost, facts.lost + 1);
         prop_assert!(decision.facts.attempts == facts.attempts, "the claim has counted it");
-        if facts.lost >= 2 {
+        let ends_here = decision.message.as_ref().is_some_and(|text| text.contains("three times"));
+        prop_assert_eq!(ends_here, facts.lost >= 4);
+        if ends_here {
             prop_assert_eq!(decision.status, Status::NeedsReview);
+        } else {
+            let stopped = decide_stopped(&facts, &policy, NOW);
+            prop_assert_eq!((decision.status, decision.due_at), (stopped.status, stopped.due_at));
         }
         if decision.status == Status::Pending {
             prop_assert_eq!(decision.due_at, Some(NOW));

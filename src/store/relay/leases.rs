@@ -1,20 +1,23 @@
 //! Leases after the claim: renewed, released, recovered.
 
-use rusqlite::named_params;
+use std::time::Duration;
 
-use crate::core::{Facts, OnDead, Status, decide};
+use rusqlite::{Connection, ToSql, named_params};
+
+use crate::core::decide::Lost;
+use crate::core::{Backoff, Decision, Facts, OnDead, Policy, Status, decide};
 use crate::error::Result;
 use crate::event::EventKind;
 use crate::handler::{Delivery, Held};
 use crate::store::columns;
 use crate::store::relay::claim::row_of;
 use crate::store::relay::tx::{RelayTx, Rules};
-use crate::store::statement::execute;
+use crate::store::statement::{execute, query_row};
 use crate::store::tables::candidate::{FACTS, facts_columns, read_facts};
-use crate::store::tables::lost_lease;
+use crate::store::tables::{contract, lost_lease};
 use crate::store::transitions::Row;
 
-/// The most expired leases of one operation that one transaction recovers.
+/// The most leases that one statement recovers.
 const RECOVER_MAX: i64 = 100;
 
 impl RelayTx<'_> {
@@ -47,68 +50,200 @@ impl RelayTx<'_> {
     }
 
     /// Recovers rows of one operation whose leases ran out. Their relays may have sent them.
-    pub fn recover(&mut self, rules: &Rules) -> Result<usize> {
-        let expired = self.expired(&rules.operation)?;
-        for lost in &expired {
-            let row = row_of(lost.id, lost.token, Status::InFlight, rules);
-            let row = Row { is_keyed: lost.is_keyed, ..row };
-            self.lose(row, &lost.facts, &lost.owner, rules)?;
+    pub fn recover(&mut self, rules: &Rules) -> Result<()> {
+        let values = named_params! {
+            ":operation": rules.operation, ":now": self.now, ":limit": RECOVER_MAX,
+        };
+        for lease in self.ended(EXPIRED, values)? {
+            self.take_back(&lease, Lost::Expired, rules)?;
         }
-        Ok(expired.len())
+        Ok(())
+    }
+
+    /// Recovers rows of all operations, also of those that no relay names: where the lease ran out,
+    /// or its owner is one of `dead`. An operation without `rules` is treated as the stored
+    /// contract says, or as unprotected where there is none.
+    pub fn recover_all<'r>(
+        &mut self,
+        dead: &[String],
+        rules: impl Fn(&str) -> Option<&'r Rules>,
+    ) -> Result<()> {
+        let names = json(dead);
+        let values = named_params! { ":dead": names, ":now": self.now, ":limit": RECOVER_MAX };
+        for lease in self.ended(ENDED, values)? {
+            if lease.state != Status::InFlight {
+                self.free_lookup(lease.id, lease.token, 0)?;
+                continue;
+            }
+            let how = if dead.contains(&lease.owner) { Lost::Died } else { Lost::Expired };
+            match rules(&lease.operation) {
+                Some(rules) => self.take_back(&lease, how, rules)?,
+                None => {
+                    let rules = self.stored_rules(&lease.operation)?;
+                    self.take_back(&lease, how, &rules)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The rules of an operation that this relay does not name. Its own relay holds the row to its
+    /// number of attempts when it claims it.
+    fn stored_rules(&mut self, operation: &str) -> Result<Rules> {
+        let promise = contract::promise(self.moves.contract(operation)?.as_deref());
+        let lookup_delay = Duration::from_secs(120).max(promise.time_limit.saturating_mul(2));
+        Ok(Rules {
+            operation: operation.to_owned(),
+            policy: Policy {
+                promise,
+                backoff: Backoff::default(),
+                attempts_max: u32::MAX,
+                give_up_after: Duration::MAX,
+                retry_after_max: Duration::MAX,
+                lookup_delay,
+                lookups_max: u32::MAX,
+            },
+            on_dead: OnDead::Continue,
+            breaker_after: None,
+        })
     }
 
     /// Gives up the row of a handler that may never return.
     pub fn abandon(&mut self, held: &Held, rules: &Rules) -> Result<()> {
+        let policy = self.policy(rules)?;
+        self.give_up(held, rules, EventKind::LeaseLost, |facts, now| {
+            decide::decide_lost(facts, Lost::Expired, &policy, now)
+        })
+    }
+
+    /// Gives up the row of a handler that has not returned when this relay must stop.
+    pub fn stop_waiting(&mut self, held: &Held, rules: &Rules) -> Result<()> {
+        let policy = self.policy(rules)?;
+        self.give_up(held, rules, EventKind::Stopped, |facts, now| {
+            decide::decide_stopped(facts, &policy, now)
+        })
+    }
+
+    fn give_up(
+        &mut self,
+        held: &Held,
+        rules: &Rules,
+        kind: EventKind,
+        decide: impl FnOnce(&Facts, i64) -> Decision,
+    ) -> Result<()> {
         let delivery = match held {
             Held::Send(delivery) => delivery,
             Held::LookUp(delivery, _) => return self.end_lookup(delivery, 0).map(drop),
         };
         let row = Row::claimed(delivery, rules.on_dead);
-        let facts = self.with_request(delivery.facts, row)?;
-        self.lose(row, &facts, self.owner, rules)
+        let decision = decide(&self.with_request(delivery.facts, row)?, self.now);
+        self.part_with(row, kind, &decision, self.owner)
     }
 
-    fn lose(&mut self, row: Row<'_>, facts: &Facts, owner: &str, rules: &Rules) -> Result<()> {
+    fn take_back(&mut self, lease: &EndedLease, how: Lost, rules: &Rules) -> Result<()> {
+        let row = row_of(lease.id, lease.token, Status::InFlight, rules);
+        let row = Row { is_keyed: lease.is_keyed, ..row };
+        let decision = decide::decide_lost(&lease.facts, how, &self.policy(rules)?, self.now);
+        self.part_with(row, EventKind::LeaseLost, &decision, &lease.owner)
+    }
+
+    /// Ends a claim whose request may still be on its way: until `owner` reports or dies.
+    fn part_with(
+        &mut self,
+        row: Row<'_>,
+        kind: EventKind,
+        decision: &Decision,
+        owner: &str,
+    ) -> Result<()> {
         let token = row.token.unwrap_or_default();
-        self.forget_probe(&rules.operation, row.id, token)?;
-        let decision = decide::decide_lost(facts, &self.policy(rules)?, self.now);
-        if self.moves.apply(row, Some(EventKind::LeaseLost), &decision, None)? {
+        self.forget_probe(row.operation, row.id, token)?;
+        if self.moves.apply(row, Some(kind), decision, None)? {
             return lost_lease::note(self.conn, row.id, token, owner);
         }
-        self.settle_with_late_proof(row, &decision).map(drop)
+        self.settle_with_late_proof(row, decision).map(drop)
     }
 
-    fn expired(&self, operation: &str) -> Result<Vec<ExpiredLease>> {
-        let mut statement = self.conn.prepare_cached(EXPIRED)?;
-        let rows = statement.query_map(
-            named_params! { ":operation": operation, ":now": self.now, ":limit": RECOVER_MAX },
-            |row| {
-                Ok(ExpiredLease {
-                    id: row.get(0)?,
-                    token: row.get(1)?,
-                    facts: read_facts(row)?,
-                    owner: columns::lossy(row, FACTS)?,
-                    is_keyed: row.get(FACTS + 1)?,
-                })
-            },
-        )?;
+    fn ended(&self, sql: &str, values: &[(&str, &dyn ToSql)]) -> Result<Vec<EndedLease>> {
+        let mut statement = self.conn.prepare_cached(sql)?;
+        let rows = statement.query_map(values, |row| {
+            Ok(EndedLease {
+                id: row.get(0)?,
+                token: row.get(1)?,
+                facts: read_facts(row)?,
+                owner: columns::lossy(row, FACTS)?,
+                is_keyed: row.get(FACTS + 1)?,
+                operation: columns::lossy(row, FACTS + 2)?,
+                // The statements ask for two states alone.
+                state: columns::lossy(row, FACTS + 3)?.parse().unwrap_or(Status::Unknown),
+            })
+        })?;
         Ok(rows.collect::<Result<_, _>>()?)
     }
 }
 
+/// Whether [`RelayTx::recover_all`] has anything to do, without taking the write lock.
+pub(crate) fn has_ended(conn: &Connection, dead: &[String], now: i64) -> Result<bool> {
+    let values = named_params! { ":dead": json(dead), ":now": now };
+    Ok(query_row(conn, HAS_ENDED, values, |row| row.get(0))?)
+}
+
+fn json(names: &[String]) -> String {
+    serde_json::Value::from(names).to_string()
+}
+
+macro_rules! ended_leases {
+    () => {
+        concat!(
+            "SELECT ",
+            facts_columns!(),
+            ", l.owner, o.ordering_key IS NOT NULL, l.operation, l.state "
+        )
+    };
+}
+
 pub(crate) const EXPIRED: &str = concat!(
-    "SELECT ",
-    facts_columns!(),
-    ", l.owner, o.ordering_key IS NOT NULL
-    FROM main.outbox_lease l INDEXED BY outbox_lease_due
+    ended_leases!(),
+    "FROM main.outbox_lease l INDEXED BY outbox_lease_due
     LEFT JOIN main.outbox o ON o.id = l.id
     WHERE l.operation = :operation AND l.state = 'in_flight' AND l.due_at <= :now
     ORDER BY l.due_at, l.id LIMIT :limit"
 );
 
-struct ExpiredLease {
+/// Leases of all operations, found by skipping through the index: what is in flight is little.
+/// Lookups are read only where a relay has died; one whose lease ran out is claimed as it is.
+macro_rules! from_ended {
+    () => {
+        " FROM (WITH RECURSIVE found(operation) AS (
+                   SELECT (SELECT min(operation) FROM main.outbox_lease WHERE due_at IS NOT NULL)
+                   UNION ALL
+                   SELECT (SELECT min(n.operation) FROM main.outbox_lease n
+                           WHERE n.operation > found.operation AND n.due_at IS NOT NULL)
+                   FROM found WHERE found.operation IS NOT NULL)
+               SELECT operation, 'in_flight' AS state FROM found
+               UNION ALL SELECT operation, 'unknown' FROM found WHERE :dead <> '[]') f
+          CROSS JOIN main.outbox_lease l INDEXED BY outbox_lease_due
+                  ON l.operation = f.operation AND l.state = f.state
+          WHERE l.due_at IS NOT NULL
+            AND (l.state = 'in_flight' AND l.due_at <= :now
+                 OR l.owner IN (SELECT value FROM json_each(:dead)))"
+    };
+}
+
+pub(crate) const ENDED: &str = concat!(
+    "WITH e AS (SELECT l.*",
+    from_ended!(),
+    " LIMIT :limit) ",
+    ended_leases!(),
+    "FROM e l LEFT JOIN main.outbox o ON o.id = l.id"
+);
+
+pub(crate) const HAS_ENDED: &str = concat!("SELECT EXISTS (SELECT 1", from_ended!(), ")");
+
+struct EndedLease {
     id: i64,
     token: Option<i64>,
+    operation: String,
+    state: Status,
     owner: String,
     facts: Facts,
     is_keyed: bool,

@@ -151,10 +151,14 @@ impl RelayTx<'_> {
     /// Lets others look up a row. `uncounted` is 1 for a lookup that no worker has begun, and 0 for
     /// a lookup that may never return.
     pub(super) fn end_lookup(&self, delivery: &Delivery, uncounted: u32) -> Result<bool> {
+        self.free_lookup(delivery.id, Some(delivery.token), uncounted)
+    }
+
+    pub(super) fn free_lookup(&self, id: i64, token: Option<i64>, uncounted: u32) -> Result<bool> {
         let sql = "UPDATE main.outbox_lease
                    SET due_at = ?3, token = NULL, owner = NULL, lookups = max(lookups - ?4, 0)
                    WHERE id = ?1 AND token = ?2 AND state = 'unknown'";
-        Ok(execute(self.conn, sql, (delivery.id, delivery.token, self.now, uncounted))? == 1)
+        Ok(execute(self.conn, sql, (id, token, self.now, uncounted))? == 1)
     }
 
     /// Records a finding under the claim it was made for. A late finding changes nothing, unless it

@@ -12,6 +12,7 @@ use crate::store::connection;
 use crate::store::relay::due::{
     HAS_DUE, HAS_EXPIRED, HAS_LOOKUP, NEXT_DUE, NEXT_LOOKUP, may_look_up,
 };
+use crate::store::relay::leases;
 use crate::store::relay::tx::{RelayTx, Rules};
 use crate::store::statement::query_row;
 use crate::store::tables::budget::Ledger;
@@ -106,6 +107,11 @@ impl Writer {
         let flow = pause::load(&self.conn, &rules.operation)?.unwrap_or_default();
         let left = Ledger::open(&self.conn, &rules.operation, now)?.left(&self.conn, shard)?;
         pause::gate_of(&self.conn, &rules.operation, &flow, &left, now)
+    }
+
+    /// Whether there are leases of `dead` relays, or leases of any operation that ran out.
+    pub fn has_ended(&self, dead: &[String], now: i64) -> Result<bool> {
+        leases::has_ended(&self.conn, dead, now)
     }
 
     /// The operations that have rows which may act, found by skipping through the index.
