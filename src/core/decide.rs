@@ -99,7 +99,7 @@ fn decide_outcome(facts: &Facts, outcome: &Outcome, policy: &Policy, draw: Draw)
         Outcome::NotSent(failure) => {
             facts.attempts = facts.attempts.saturating_sub(1);
             let delay = policy.delay(facts.tries, failure, roll);
-            pending(facts, now.saturating_add(delay), failure, policy)
+            retry(facts, failure, policy, now, delay)
         }
         Outcome::MaybeSent(failure) => {
             facts.in_doubt_since.get_or_insert(facts.claimed_at);
@@ -305,6 +305,18 @@ pub(super) fn retry_or_give_up(
     let give_up_at = facts.first_sent_at.map(|at| at.saturating_add(millis(policy.give_up_after)));
     if give_up_at.is_some_and(|at| due_at > at) {
         return buried(facts, failure, policy, now, "; the time to give up is reached");
+    }
+    retry(facts, failure, policy, now, delay)
+}
+
+/// Pending until the next try; or, where the downstream would have forgotten by then the key of a
+/// row in doubt, for a lookup that can be made before.
+fn retry(facts: Facts, failure: &Failure, policy: &Policy, now: i64, delay: i64) -> Decision {
+    let (due_at, promise) = (now.saturating_add(delay), policy.promise);
+    let is_late = facts.in_doubt_since.is_some_and(|since| !may_repeat(since, promise, due_at));
+    if is_late && promise.reconciles {
+        let why = "; the next try would come after the downstream may have forgotten the key";
+        return doubtful(facts, failure, policy, now, why);
     }
     pending(facts, due_at, failure, policy)
 }

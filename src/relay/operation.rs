@@ -13,6 +13,10 @@ use crate::error::{Error, Result};
 use crate::handler::{Delivery, Handler};
 use crate::store::{Contract, Rules};
 
+/// With the default backoff the last attempt of an intent comes more than three hours after the
+/// first in all but one of thousands of draws.
+const ATTEMPTS_MAX: u32 = 25;
+
 /// How a relay treats the intents of one operation: what the downstream promises, which handler
 /// sends, and how often and how long an intent is tried.
 ///
@@ -163,7 +167,7 @@ impl Operation {
                     reconciles: self.handler.reconciles(),
                 },
                 backoff: self.backoff.clone(),
-                attempts_max: self.contract.attempts_max.unwrap_or(10),
+                attempts_max: self.contract.attempts_max.unwrap_or(ATTEMPTS_MAX),
                 give_up_after: self
                     .contract
                     .give_up_after
@@ -241,7 +245,8 @@ setters! {
     pub fn backoff(backoff: Backoff) => backoff = backoff;
 
     /// Attempts of one intent before it is dead, without those that provably never left. Stored,
-    /// and obeyed by every relay on the file. Defaults to what is stored, else to 10.
+    /// and obeyed by every relay on the file. Defaults to what is stored, else to 25, which with
+    /// the default [`backoff`](Self::backoff) outlasts an outage of three hours.
     pub fn max_attempts(max: u32) => contract.attempts_max = Some(max);
 
     /// How long after its first attempt that may have left an intent is dead. Stored, and obeyed by
@@ -341,3 +346,6 @@ impl fmt::Debug for Operation {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

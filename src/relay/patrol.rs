@@ -38,8 +38,8 @@ impl Patrol {
         let path = shared.outbox.path();
         shared.lifeline.restore();
         self.dead = liveness::dead(path);
-        self.has_ended = (!self.dead.is_empty() || at >= self.search_at)
-            && writer.has_ended(&self.dead, now)?;
+        self.has_ended =
+            (!self.dead.is_empty() || at >= self.search_at) && writer.has_ended(&self.dead, now)?;
         if self.has_ended {
             // There may be more of them after the step.
             return Ok(());

@@ -222,10 +222,29 @@ proptest! {
         facts in facts(), failure in failure(), policy in policy(), roll in 0.0..1.0,
     ) {
         let decision = decide(&facts, &Outcome::NotSent(failure), &policy, Draw { now: NOW, roll });
-        prop_assert_eq!(decision.status, Status::Pending);
+        // A row in doubt is looked up instead, before its key is forgotten.
+        if decision.status != Status::Pending {
+            prop_assert_eq!(decision.status, Status::Unknown);
+            prop_assert!(facts.in_doubt_since.is_some() && policy.promise.reconciles);
+        }
         prop_assert_eq!(decision.facts.attempts, facts.attempts - 1);
         prop_assert_eq!(decision.facts.tries, facts.tries);
         prop_assert_eq!(decision.facts.first_sent_at, facts.first_sent_at);
+    }
+
+    #[test]
+    fn no_backoff_reaches_past_the_key_window_where_a_lookup_can_be_made(
+        facts in facts(), outcome in outcome(), policy in policy(), roll in 0.0..1.0,
+    ) {
+        let decision = decide(&facts, &outcome, &policy, Draw { now: NOW, roll });
+        if let (Status::Pending, Some(due_at), Some(since), true) = (
+            decision.status,
+            decision.due_at,
+            decision.facts.in_doubt_since,
+            policy.promise.reconciles,
+        ) {
+            prop_assert!(may_repeat(since, policy.promise, due_at));
+        }
     }
 
     /// Two losses are free; each of the next three was one of the suspect.
