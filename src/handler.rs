@@ -62,6 +62,14 @@ pub trait Handler: Send + Sync {
         Duration::from_secs(60)
     }
 
+    /// Whether an attempt runs code that could end this process, as one in C or with a large buffer
+    /// may. While a relay tries an intent with which processes died more than once, it claims
+    /// nothing for an unprotected downstream, so that a further death leaves none of those in
+    /// doubt. Defaults to yes; `Http` says no.
+    fn runs_in_process(&self) -> bool {
+        true
+    }
+
     /// Whether this handler has a lookup, [`reconcile`](Self::reconcile). Where no relay on the
     /// file has one, an intent that may have been applied and may not be sent again needs review at
     /// once. Defaults to no.
@@ -251,8 +259,8 @@ impl Held {
         }
     }
 
-    /// Whether the row must be held alone, because its process died during an attempt before.
-    pub fn is_solo(&self) -> bool {
-        matches!(self, Self::Send(delivery) if delivery.facts.lost > 0)
+    /// Whether the row is sent although its process may have died of it before.
+    pub fn is_suspect(&self) -> bool {
+        matches!(self, Self::Send(delivery) if delivery.facts.is_suspect())
     }
 }

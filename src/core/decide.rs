@@ -36,6 +36,14 @@ pub(crate) struct Facts {
     pub cancel_requested: bool,
 }
 
+impl Facts {
+    /// Whether the row may be what its processes died of: it is tried while no other suspect of its
+    /// operation is.
+    pub fn is_suspect(&self) -> bool {
+        self.lost >= SUSPECT_FROM
+    }
+}
+
 /// The rules of one operation: the stored contract and the relay's budget.
 #[derive(Debug, Clone)]
 pub(crate) struct Policy {
@@ -75,9 +83,8 @@ impl Decision {
     }
 }
 
-/// How many attempts in a row may be lost with their process before the row is a suspect, which is
-/// tried while no other suspect of its operation is.
-pub(crate) const SUSPECT_FROM: u32 = 2;
+/// How many attempts in a row are lost with their process before the row is a suspect.
+const SUSPECT_FROM: u32 = 2;
 
 /// How many attempts in a row may be lost before a person must look: three of them while the row
 /// was the suspect.
@@ -134,7 +141,7 @@ pub(crate) fn decide_lost(facts: &Facts, how: Lost, policy: &Policy, now: i64) -
     if facts.lost < LOST_MAX {
         return decide_cut_off(&facts, &failure, policy, now);
     }
-    let why = "; three times in a row the process died while it tried this row as the one suspect                of its operation";
+    let why = "; that is three times in a row as the suspect of its operation";
     parked(Status::NeedsReview, begun(&facts), &failure, why)
 }
 

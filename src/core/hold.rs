@@ -63,16 +63,20 @@ impl Hold {
 
     /// Whether this row may be sent at `now`.
     pub fn admits(&self, id: i64, now: i64) -> Admission {
-        let is_over = self.until.is_none_or(|until| until <= now);
         match self.cause {
             None => Admission::Free,
-            Some(Cause::Budget) if is_over => Admission::Free,
+            Some(Cause::Budget) if self.is_over(now) => Admission::Free,
             Some(_) => match self.probe {
                 Some((probe, _)) if probe == id => Admission::Probe,
-                None if is_over => Admission::Probe,
+                None if self.is_over(now) => Admission::Probe,
                 _ => Admission::Behind,
             },
         }
+    }
+
+    /// Whether the time of the hold has come.
+    pub fn is_over(&self, now: i64) -> bool {
+        self.until.is_none_or(|until| until <= now)
     }
 
     /// How many of its rows are let through when its time has come.

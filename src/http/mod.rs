@@ -303,6 +303,10 @@ impl Handler for Http {
         self.timeouts.total()
     }
 
+    fn runs_in_process(&self) -> bool {
+        false
+    }
+
     fn reconciles(&self) -> bool {
         self.lookup_url.is_some()
     }

@@ -1,6 +1,7 @@
 //! How many more rows a relay may claim, and of which operation.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::lane::Lane;
 use super::queue::Work;
@@ -30,6 +31,12 @@ pub(super) struct Capacity {
     /// Lookups that may still begin: at most half of the workers look up, so that providers that
     /// do not answer cannot keep all of them from sending.
     lookups_left: usize,
+    /// Rows held that would be in doubt for good, were this process to end.
+    unprotected: usize,
+    /// A suspect that could end this process is held: no more unprotected rows are claimed.
+    has_suspect: bool,
+    /// The place of the lane whose suspect waits until no unprotected row is held.
+    pub suspect_waits: Option<usize>,
     /// Nothing more may be claimed.
     pub is_closed: bool,
 }
@@ -58,12 +65,12 @@ impl Capacity {
             // As if each worker had one of the largest payloads in hand and one waiting.
             bytes_left: payload_max.saturating_mul(options.workers).saturating_mul(2),
             lookups_left: (workers / 2).max(1),
+            unprotected: 0,
+            has_suspect: false,
+            suspect_waits: None,
             is_closed: workers == 0,
         };
-        for work in held {
-            capacity.hold(work);
-            capacity.is_closed |= work.held.is_solo();
-        }
+        held.for_each(|work| capacity.hold(work));
         capacity
     }
 
@@ -76,8 +83,15 @@ impl Capacity {
             self.waiting = self.waiting.max(Some(work.lane.priority));
         }
         *held += 1;
+        let is_send = matches!(work.held, Held::Send(_));
+        self.unprotected += usize::from(is_send && work.lane.is_unprotected());
+        // Others wait for it no longer than its time limit.
+        let worked = work.held.delivery().lease.began().map_or(Duration::ZERO, |b| b.elapsed());
+        self.has_suspect |= work.lane.is_in_process
+            && work.held.is_suspect()
+            && worked <= work.lane.rules.policy.promise.time_limit;
         self.bytes_left = self.bytes_left.saturating_sub(work.held.delivery().intent.payload.len());
-        if matches!(work.held, Held::LookUp(..)) {
+        if !is_send {
             self.lookups_left = self.lookups_left.saturating_sub(1);
         }
     }
@@ -91,6 +105,7 @@ impl Capacity {
         let others = self.taken - held.max(self.reserve);
         let left = self.held_max.saturating_sub(others).saturating_sub(held);
         let ahead = match lane.rules.policy.promise.downstream {
+            Downstream::Unprotected if self.keeps_back(lane) => 0,
             // A claim means "about to be sent": a row that waited in the queue when its process
             // died would be in doubt for nothing.
             Downstream::Unprotected => self.idle(),
@@ -124,8 +139,21 @@ impl Capacity {
     pub fn waits_for_idle_worker(&self, lane: &Lane) -> bool {
         let held = self.held[lane.place];
         self.idle() == 0
-            && lane.rules.policy.promise.downstream == Downstream::Unprotected
+            && lane.is_unprotected()
+            && !self.keeps_back(lane)
             && lane.max_in_flight.is_none_or(|max| held < max)
+    }
+
+    /// Whether no row of this unprotected lane may be claimed for the sake of a suspect.
+    fn keeps_back(&self, lane: &Lane) -> bool {
+        let is_next = self.suspect_waits == Some(lane.place) && self.unprotected == 0;
+        self.has_suspect || (self.suspect_waits.is_some() && !is_next)
+    }
+
+    /// Whether a suspect of this lane may be claimed: if it ends this process, no unprotected row
+    /// is on its way.
+    pub fn tries_suspects(&self, lane: &Lane) -> bool {
+        !lane.is_in_process || self.unprotected == 0
     }
 
     /// Workers with nothing to do, now or soon.

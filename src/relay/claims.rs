@@ -49,7 +49,6 @@ pub(super) struct Claims<'a> {
     /// The lanes in the order of their turn.
     pub lanes: Vec<Arc<Lane>>,
     pub capacity: Capacity,
-    pub holds_nothing: bool,
     pub shard: Shard,
     pub lease_ms: i64,
     pub is_alive: IsAlive<'a>,
@@ -61,8 +60,6 @@ pub(super) struct Claims<'a> {
 #[derive(Default)]
 pub(super) struct Found {
     pub works: Vec<Work>,
-    /// The next row must be claimed alone, once nothing else is held.
-    pub solo_next: bool,
     /// The lane whose next row must wait for an idle worker, and then comes first.
     pub waits_for_idle_worker: Option<usize>,
     /// A lane had as many due rows as there was room for, or was not looked through to its end.
@@ -80,9 +77,7 @@ impl Claims<'_> {
                 self.claim_lookups(step, lane)?;
             }
             if self.capacity.room(lane) > 0 {
-                if self.claim_sends(step, lane)? {
-                    return Ok(());
-                }
+                self.claim_sends(step, lane)?;
             } else if self.capacity.waits_for_idle_worker(lane)
                 && step.has_due(&lane.rules, self.shard)?
             {
@@ -97,18 +92,19 @@ impl Claims<'_> {
         Ok(())
     }
 
-    /// Claims due rows of one lane. Returns whether a row was claimed that must be alone.
-    fn claim_sends(&mut self, step: &mut RelayTx<'_>, lane: &Arc<Lane>) -> Result<bool> {
+    fn claim_sends(&mut self, step: &mut RelayTx<'_>, lane: &Arc<Lane>) -> Result<()> {
         let limit = self.capacity.room(lane);
         let claimed = step.claim(&self.request(lane, limit))?;
         let count = claimed.deliveries.len();
-        let before = self.found.works.len();
         self.hold(lane, claimed.deliveries.into_iter().map(Held::Send));
-        let is_solo = self.found.works[before..].first().is_some_and(|work| work.held.is_solo());
-        self.found.solo_next |= claimed.solo_next;
+        if claimed.suspect_waits {
+            self.capacity.suspect_waits = Some(lane.place);
+        } else if self.capacity.suspect_waits == Some(lane.place) {
+            self.capacity.suspect_waits = None;
+        }
         let is_full = count == limit || self.capacity.bytes_left == 0;
         self.found.more |= is_full || claimed.is_unfinished;
-        Ok(is_solo)
+        Ok(())
     }
 
     /// Claims lookups of one lane, for part of the workers only, so that sends and lookups do not
@@ -136,7 +132,7 @@ impl Claims<'_> {
             bytes: self.capacity.bytes_left,
             shard: self.shard,
             lease_ms: self.lease_ms,
-            holds_nothing: self.holds_nothing && self.found.works.is_empty(),
+            tries_suspects: self.capacity.tries_suspects(lane),
         }
     }
 

@@ -51,8 +51,8 @@ pub(super) struct Engine {
     turn: usize,
     /// Rounds of claims made; lookups come before sends in every other one.
     rounds: u64,
-    /// The next row died with its process before: nothing is claimed until it can be alone.
-    solo_next: bool,
+    /// The place of the lane whose suspect waits until no unprotected row is held.
+    suspect_waits: Option<usize>,
     /// A lane whose turn has come waits for an idle worker: nothing is claimed before.
     waits_for_idle_worker: bool,
     /// Claims found as many rows as they had room for: there may be more.
@@ -83,7 +83,7 @@ impl Engine {
             renew_at: 0,
             turn: 0,
             rounds: 0,
-            solo_next: false,
+            suspect_waits: None,
             waits_for_idle_worker: false,
             maybe_more: true,
         };
@@ -169,6 +169,10 @@ impl Engine {
     pub fn has_due(&self, now: i64) -> Result<bool> {
         let (shard, capacity) = (self.shared.options.shard, self.capacity());
         for lane in self.lanes.iter().filter(|lane| capacity.room(lane) > 0) {
+            let is_next = self.suspect_waits == Some(lane.place);
+            if is_next && capacity.tries_suspects(lane) {
+                return Ok(true);
+            }
             if self.writer.has_due(&lane.rules, shard, now, capacity.lookups_after(lane))? {
                 return Ok(true);
             }
@@ -266,7 +270,6 @@ impl Engine {
         Claims {
             lanes,
             capacity: self.capacity(),
-            holds_nothing: self.held.is_empty(),
             shard: self.shared.options.shard,
             lease_ms: millis(self.shared.options.lease),
             is_alive,
@@ -280,10 +283,10 @@ impl Engine {
         let found = claims.found;
         // A round without capacity has not looked, so what was found before still holds.
         if !claims.capacity.is_closed {
-            self.solo_next = found.solo_next;
+            self.suspect_waits = claims.capacity.suspect_waits;
             self.rounds = self.rounds.wrapping_add(1);
             self.waits_for_idle_worker = found.waits_for_idle_worker.is_some();
-            self.maybe_more = found.more || found.solo_next;
+            self.maybe_more = found.more;
             self.turn = found.waits_for_idle_worker.unwrap_or(self.turn.wrapping_add(1));
         }
         found.works
@@ -343,10 +346,8 @@ impl Engine {
         let payload_max = self.shared.outbox.store().payload_max;
         let (options, held) = (&self.shared.options, self.held.values());
         let mut capacity = Capacity::new(options, payload_max, self.workers(), &self.lanes, held);
-        let waits_for_idle_worker = self.waits_for_idle_worker && capacity.idle() == 0;
-        if waits_for_idle_worker || (self.solo_next && !self.held.is_empty()) {
-            capacity.is_closed = true;
-        }
+        capacity.is_closed |= self.waits_for_idle_worker && capacity.idle() == 0;
+        capacity.suspect_waits = self.suspect_waits;
         capacity
     }
 

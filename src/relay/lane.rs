@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::operation::Operation;
+use crate::core::Downstream;
 use crate::handler::Handler;
 use crate::store::Rules;
 
@@ -16,6 +17,8 @@ pub(super) struct Lane {
     pub handler: Arc<dyn Handler>,
     pub priority: i32,
     pub max_in_flight: Option<usize>,
+    /// Whether its handler could end this process.
+    pub is_in_process: bool,
     workers_max: AtomicUsize,
     stuck: AtomicIsize,
     /// A moving average of how long one attempt takes, in nanoseconds.
@@ -31,6 +34,7 @@ impl Lane {
         Self {
             place,
             rules,
+            is_in_process: operation.handler.runs_in_process(),
             handler: Arc::clone(&operation.handler),
             priority: operation.priority,
             max_in_flight: operation.contract.limits.max_in_flight,
@@ -39,6 +43,11 @@ impl Lane {
             // Nothing is known yet: as if one attempt filled the whole queue time.
             average_ns: AtomicU64::new(nanos(QUEUE_AHEAD)),
         }
+    }
+
+    /// Whether a row that is lost with its process is in doubt for good.
+    pub fn is_unprotected(&self) -> bool {
+        self.rules.policy.promise.downstream == Downstream::Unprotected
     }
 
     /// Notes how long an attempt took.

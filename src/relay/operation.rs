@@ -329,6 +329,10 @@ impl<F: Fn(&Delivery) -> Finding + Send + Sync> Handler for Reconciled<F> {
         self.handler.time_limit()
     }
 
+    fn runs_in_process(&self) -> bool {
+        self.handler.runs_in_process()
+    }
+
     fn reconciles(&self) -> bool {
         true
     }

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::liveness;
 use crate::store::Writer;
 
-/// What the last look has found.
+/// The findings of the last look.
 pub(super) struct Patrol {
     /// Relays that died, whose leases are taken back whatever is left of them.
     pub dead: Vec<String>,

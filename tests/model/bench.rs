@@ -183,6 +183,7 @@ const EMPTY: &str = "
     DELETE FROM outbox_keyed;
     DELETE FROM outbox_lease;
     DELETE FROM outbox_lost;
+    DELETE FROM outbox_hold;
     DELETE FROM outbox_settled;
     DELETE FROM outbox_operation;
     DELETE FROM outbox_operation_event;

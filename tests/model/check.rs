@@ -104,7 +104,7 @@ fn is_consistent(row: &RowNow, lease: &LeaseNow) -> bool {
     match row.status {
         Status::InFlight => is_held,
         Status::Unknown => lease.due_at.is_some() && (is_held || is_free),
-        Status::Pending => is_free && (lease.due_at.is_some() || row.place.is_some()),
+        Status::Pending => is_free && (lease.can_act() || row.place.is_some()),
         Status::NeedsReview | Status::Dead => is_free && lease.due_at.is_none(),
         Status::Succeeded | Status::Cancelled => false,
     }
@@ -114,7 +114,7 @@ fn is_consistent(row: &RowNow, lease: &LeaseNow) -> bool {
 /// came back. No line is stuck.
 pub(crate) fn heads(now: &Snapshot) -> Checked {
     for line in now.lines() {
-        let due = |id: &i64| now.rows[id].lease.as_ref().is_some_and(|l| l.due_at.is_some());
+        let due = |id: &i64| now.rows[id].lease.as_ref().is_some_and(LeaseNow::can_act);
         let status = |id: &i64| now.rows[id].status;
         let acts =
             |id: &&i64| status(id) == Status::InFlight || status(id) == Status::Pending && due(id);

@@ -68,10 +68,10 @@ impl Machine<'_> {
     }
 
     pub fn claim(&mut self, relay: usize, operation: usize, limit: usize) -> Checked<Done> {
-        let holds_nothing = self.relays[relay].held.is_empty();
+        let tries_suspects = self.relays[relay].held.is_empty();
         let claimed = self.in_tx(relay, |tx, rules, _| {
             tx.check_schema()?;
-            tx.claim(&request(&rules[operation], limit, holds_nothing))
+            tx.claim(&request(&rules[operation], limit, tries_suspects))
         })?;
         self.check_tokens(claimed.deliveries.iter())?;
         for delivery in claimed.deliveries {
@@ -363,9 +363,9 @@ pub(crate) fn operation_of(delivery: &Delivery) -> usize {
     OPERATIONS.iter().position(|name| *name == delivery.operation).unwrap_or_default()
 }
 
-fn request(rules: &Rules, limit: usize, holds_nothing: bool) -> ClaimRequest<'_> {
+fn request(rules: &Rules, limit: usize, tries_suspects: bool) -> ClaimRequest<'_> {
     let (bytes, shard, lease_ms) = (1 << 20, Shard::ALL, LEASE_MS);
-    ClaimRequest { rules, limit, bytes, shard, lease_ms, holds_nothing }
+    ClaimRequest { rules, limit, bytes, shard, lease_ms, tries_suspects }
 }
 
 fn failure(class: &'static str) -> Failure {

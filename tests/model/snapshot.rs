@@ -30,6 +30,17 @@ pub(crate) struct LeaseNow {
     pub due_at: Option<i64>,
     pub token: Option<i64>,
     pub owner: Option<String>,
+    /// Attempts in a row that were lost with their process.
+    pub lost: i64,
+    /// The hold behind which the row waits aside.
+    pub held_by: Option<i64>,
+}
+
+impl LeaseNow {
+    /// Whether the row comes due by itself, now or later.
+    pub fn can_act(&self) -> bool {
+        self.due_at.is_some() || self.held_by.is_some()
+    }
 }
 
 /// A line of the audit trail.
@@ -59,7 +70,8 @@ impl Snapshot {
     pub fn read(conn: &Connection) -> rusqlite::Result<Self> {
         let mut statement = conn.prepare_cached(
             "SELECT o.id, o.operation, o.tenant_id, o.ordering_key, k.position,
-                    r.status, r.downstream_id, l.state, l.due_at, l.token, l.owner
+                    r.status, r.downstream_id, l.state, l.due_at, l.token, l.owner, l.lost,
+                    l.held_by
              FROM outbox o
              LEFT JOIN outbox_keyed k ON k.id = o.id
              LEFT JOIN outbox_receipt r ON r.id = o.id
@@ -133,9 +145,13 @@ fn read_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<RowNow> {
             None => None,
         },
         lease: match state {
-            Some(_) => {
-                Some(LeaseNow { due_at: row.get(8)?, token: row.get(9)?, owner: row.get(10)? })
-            }
+            Some(_) => Some(LeaseNow {
+                due_at: row.get(8)?,
+                token: row.get(9)?,
+                owner: row.get(10)?,
+                lost: row.get(11)?,
+                held_by: row.get(12)?,
+            }),
             None => None,
         },
     })

@@ -79,24 +79,18 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<Shard>, now: i64) ->
             return Ok(Why::new(Rule::Budget, text));
         }
     }
-    Ok(of_relay(id, shard, candidate.facts.lost > 0))
+    Ok(of_relay(id, shard))
 }
 
 /// The rule of a relay that would send the row next: its shard, or none.
-fn of_relay(id: i64, shard: Option<Shard>, was_lost: bool) -> Why {
+fn of_relay(id: i64, shard: Option<Shard>) -> Why {
     if let Some(shard) = shard.filter(|shard| !shard.holds(id)) {
         let count = shard.count();
         let own = id.checked_rem(i64::from(count)).unwrap_or_default();
         let text = format!("it is of shard {own}/{count}, which a relay of {shard} skips");
         return Why::new(Rule::OtherShard, text);
     }
-    let text = if was_lost {
-        "nothing keeps it: a relay sends it as soon as it holds nothing else, because the last \
-         attempt was lost with its process"
-    } else {
-        "nothing keeps it: the next claim of a relay sends it"
-    };
-    Why::new(Rule::Next, text)
+    Why::new(Rule::Next, "nothing keeps it: the next claim of a relay sends it")
 }
 
 /// The rule of the row's operation that keeps the row back: a pause, a limit, or the row's turn.

@@ -29,8 +29,9 @@ pub(crate) struct ClaimRequest<'a> {
     pub shard: Shard,
     /// How long the lease lasts.
     pub lease_ms: i64,
-    /// Whether this relay holds nothing at all, so that a row whose process died may be tried.
-    pub holds_nothing: bool,
+    /// Whether a row that may end this process can be tried now: it would take no row along of an
+    /// unprotected downstream.
+    pub tries_suspects: bool,
 }
 
 /// The result of a claim.
@@ -39,13 +40,12 @@ pub(crate) struct Claimed {
     pub deliveries: Vec<Arc<Delivery>>,
     /// Rows were moved out of the way, and there may be others behind them.
     pub is_unfinished: bool,
-    /// The next due row was in flight when its process died, and must be claimed alone: the relay
-    /// lets the rows it holds finish first.
-    pub solo_next: bool,
+    /// A suspect is the next of its operation, and could not be tried now.
+    pub suspect_waits: bool,
 }
 
 /// The result for a single due row.
-enum Tried {
+pub(super) enum Tried {
     Claimed(Arc<Delivery>),
     /// The row waits for a person, or is settled.
     Parked,
@@ -84,6 +84,7 @@ impl RelayTx<'_> {
         let policy = self.policy(request.rules)?;
         let mut claimed = Claimed::default();
         self.release_held(request)?;
+        claimed.suspect_waits = self.release_suspect(request)?;
         let (limit, probe) = match self.gate(request.rules, request.shard)? {
             Gate::Open(limit) => (limit.min(request.limit), None),
             Gate::Probe(passed_over) => (1, Some(passed_over)),
@@ -129,15 +130,12 @@ impl RelayTx<'_> {
         let candidates = self.candidates(CANDIDATES, request, self.now, left)?;
         batch.is_stuck = candidates.is_empty();
         for candidate in candidates {
-            let solo = candidate.facts.lost > 0;
-            if solo && !(request.holds_nothing && claimed.deliveries.is_empty()) {
-                claimed.solo_next = claimed.deliveries.is_empty();
-                return Ok(batch);
-            }
-            match self.claim_one(candidate, request, policy)? {
+            match self.claim_row(candidate, request, policy, claimed)? {
                 Tried::Claimed(delivery) => {
+                    let is_alone = delivery.facts.is_suspect() && !policy.promise.deduplicates();
                     claimed.deliveries.push(delivery);
-                    if solo {
+                    if is_alone {
+                        claimed.is_unfinished = true;
                         return Ok(batch);
                     }
                 }
@@ -198,7 +196,7 @@ impl RelayTx<'_> {
         Ok(candidates)
     }
 
-    fn claim_one(
+    pub(super) fn claim_one(
         &mut self,
         candidate: Candidate,
         request: &ClaimRequest<'_>,

@@ -32,6 +32,9 @@ impl RelayTx<'_> {
             return Ok(());
         }
         for due in hold::due(self.conn, operation, self.now)? {
+            if due.domain == Domain::Suspects {
+                continue;
+            }
             // As this transaction has left it, and without a probe that is gone.
             let Some(mut hold) = self.find_hold(operation, due.domain, &due.name)? else {
                 continue;
@@ -160,14 +163,20 @@ impl RelayTx<'_> {
         Ok(found)
     }
 
-    pub(super) fn save_hold(&mut self, mut hold: Hold) -> Result<()> {
+    /// Writes a hold, and returns its id.
+    pub(super) fn save_hold(&mut self, mut hold: Hold) -> Result<i64> {
         hold.id = hold::save(self.conn, &hold)?;
         let holds = self.holds(&hold.operation)?;
         if !holds.kinds.contains(&hold.domain) {
             holds.kinds.push(hold.domain);
         }
+        let id = hold.id;
         holds.known.insert((hold.domain, hold.name.clone()), Some(hold));
-        Ok(())
+        Ok(id)
+    }
+
+    pub(super) fn has_holds_of(&mut self, operation: &str, domain: Domain) -> Result<bool> {
+        Ok(self.holds(operation)?.kinds.contains(&domain))
     }
 
     /// Removes a hold, unless rows wait behind it. Returns whether it is gone.

@@ -42,6 +42,9 @@ impl RelayTx<'_> {
         if self.moves.apply(row, None, &decision, None)?
             || self.settle_with_late_proof(row, &decision)?
         {
+            if facts.is_suspect() {
+                self.end_suspect(row.id, row.operation)?;
+            }
             self.refund(delivery)?;
             return Ok(true);
         }
@@ -55,7 +58,7 @@ impl RelayTx<'_> {
             ":operation": rules.operation, ":now": self.now, ":limit": RECOVER_MAX,
         };
         for lease in self.ended(EXPIRED, values)? {
-            self.take_back(&lease, Lost::Expired, rules)?;
+            self.recover_one(&lease, Lost::Expired, rules)?;
         }
         Ok(())
     }
@@ -77,10 +80,10 @@ impl RelayTx<'_> {
             }
             let how = if dead.contains(&lease.owner) { Lost::Died } else { Lost::Expired };
             match rules(&lease.operation) {
-                Some(rules) => self.take_back(&lease, how, rules)?,
+                Some(rules) => self.recover_one(&lease, how, rules)?,
                 None => {
                     let rules = self.stored_rules(&lease.operation)?;
-                    self.take_back(&lease, how, &rules)?;
+                    self.recover_one(&lease, how, &rules)?;
                 }
             }
         }
@@ -140,7 +143,7 @@ impl RelayTx<'_> {
         self.part_with(row, kind, &decision, self.owner)
     }
 
-    fn take_back(&mut self, lease: &EndedLease, how: Lost, rules: &Rules) -> Result<()> {
+    fn recover_one(&mut self, lease: &EndedLease, how: Lost, rules: &Rules) -> Result<()> {
         let row = row_of(lease.id, lease.token, Status::InFlight, rules);
         let row = Row { is_keyed: lease.is_keyed, ..row };
         let decision = decide::decide_lost(&lease.facts, how, &self.policy(rules)?, self.now);
@@ -158,9 +161,14 @@ impl RelayTx<'_> {
         let token = row.token.unwrap_or_default();
         self.forget_probe(row.operation, row.id, token)?;
         if self.moves.apply(row, Some(kind), decision, None)? {
-            return lost_lease::note(self.conn, row.id, token, owner);
+            lost_lease::note(self.conn, row.id, token, owner)?;
+        } else {
+            self.settle_with_late_proof(row, decision)?;
         }
-        self.settle_with_late_proof(row, decision).map(drop)
+        if decision.facts.is_suspect() {
+            self.end_suspect(row.id, row.operation)?;
+        }
+        Ok(())
     }
 
     fn ended(&self, sql: &str, values: &[(&str, &dyn ToSql)]) -> Result<Vec<EndedLease>> {

@@ -7,5 +7,6 @@ mod holds;
 pub(crate) mod leases;
 pub(crate) mod lookup;
 pub(crate) mod record;
+mod suspects;
 pub(crate) mod tx;
 pub(crate) mod writer;

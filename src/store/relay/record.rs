@@ -81,6 +81,9 @@ impl RelayTx<'_> {
         } else if receipt.is_some() || !self.settle_with_late_proof(row, &decision)? {
             self.record_late(row, outcome, &decision)?;
         }
+        if delivery.facts.is_suspect() {
+            self.end_suspect(row.id, row.operation)?;
+        }
         self.on_outcome(delivery, outcome, rules, draw, decision.due_at)
     }
 

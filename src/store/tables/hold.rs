@@ -202,6 +202,12 @@ pub(crate) const NEXT_UNTIL: &str = "
     SELECT min(until) FROM main.outbox_hold INDEXED BY outbox_hold_until
     WHERE operation = ?1 AND until > ?2";
 
+/// Whether a row of this shard waits behind a hold.
+pub(crate) fn has_waiting(conn: &Connection, hold: i64, shard: Shard) -> Result<bool> {
+    let values = (hold, shard.count(), shard.index(), 1);
+    Ok(conn.prepare_cached(OLDEST)?.exists(values)?)
+}
+
 /// How many rows wait behind a hold.
 pub(crate) fn waiting(conn: &Connection, hold: i64) -> Result<i64> {
     let sql =

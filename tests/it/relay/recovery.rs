@@ -164,7 +164,7 @@ fn orderly_stop_is_no_crash() {
     assert_eq!(world.drain(DEDUPLICATES).succeeded, 1);
 }
 
-/// What a worker says after the stop is known all the same: a success settles the row.
+/// An answer that comes after the stop is heard all the same: a success settles the row.
 #[test]
 fn answer_after_an_orderly_stop_is_recorded_as_late() {
     for downstream in [DEDUPLICATES, Unprotected] {

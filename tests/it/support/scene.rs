@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::support::downstream::Downstream;
 use crate::support::folder::folder;
-use crate::support::process::{Process, expire_leases};
+use crate::support::process::Process;
 use crate::support::world::pay;
 
 pub struct Scene {
@@ -47,6 +47,5 @@ impl Scene {
     pub fn kill_in_flight(&self, relay: &mut Process) {
         relay.kill();
         self.downstream.release();
-        expire_leases(&self.path, relay.id());
     }
 }

@@ -27,9 +27,6 @@ const METAPHORS: &[(&str, &str)] = &[
     ("set_neglected_aside", "park_stale_lookups"),
 ];
 
-/// The same for the relay, where these words say whether a row has all workers to itself.
-const METAPHORS_OF_THE_RELAY: &[(&str, &str)] = &[("quiet", "solo_next"), ("alone", "solo")];
-
 /// The same for files.
 const FILES: &[(&str, &str)] = &[
     ("step", "tx"),
@@ -52,9 +49,8 @@ fn names_are_the_fields_terms() {
             found.insert(format!("src/{}: a file named {old} rather than {new}", source.name));
         }
         let code = bare(&source.code);
-        let more = if source.name.contains("relay/") { METAPHORS_OF_THE_RELAY } else { &[] };
         for word in code.split(|c: char| !c.is_alphanumeric() && c != '_') {
-            for (old, new) in METAPHORS.iter().chain(more).filter(|(old, _)| *old == word) {
+            for (old, new) in METAPHORS.iter().filter(|(old, _)| *old == word) {
                 found.insert(format!("src/{}: {old} rather than {new}", source.name));
             }
         }

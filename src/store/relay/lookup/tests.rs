@@ -103,7 +103,7 @@ fn request(rules: &Rules) -> ClaimRequest<'_> {
         bytes: usize::MAX,
         shard: Shard::ALL,
         lease_ms: LEASE_MS,
-        holds_nothing: true,
+        tries_suspects: true,
     }
 }
 

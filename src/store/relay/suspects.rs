@@ -1,0 +1,118 @@
+//! Suspects: rows that were in flight when their process died, more than once. One of an operation
+//! is tried at a time, beside all other rows; the others wait aside behind a hold.
+
+use crate::core::hold::{Admission, Cause, Domain, Hold};
+use crate::core::{Policy, decide};
+use crate::error::Result;
+use crate::store::relay::claim::{ClaimRequest, Claimed, Tried};
+use crate::store::relay::tx::RelayTx;
+use crate::store::tables::candidate::Candidate;
+use crate::store::tables::hold;
+
+impl RelayTx<'_> {
+    /// Lets the next suspect come due, unless one is under way. Returns whether it must wait until
+    /// this relay may try it.
+    pub(super) fn release_suspect(&mut self, request: &ClaimRequest<'_>) -> Result<bool> {
+        let operation = request.rules.operation.as_str();
+        if !self.has_holds_of(operation, Domain::Suspects)? {
+            return Ok(false);
+        }
+        let Some(hold) = self.find_hold(operation, Domain::Suspects, "")? else {
+            return Ok(false);
+        };
+        let later = Some(self.now.saturating_add(request.lease_ms));
+        let is_free = hold.probe.is_none();
+        if !is_free || !request.tries_suspects {
+            let waits = is_free && hold::has_waiting(self.conn, hold.id, request.shard)?;
+            if hold.is_over(self.now) {
+                self.save_hold(Hold { until: later, ..hold })?;
+            }
+            return Ok(waits);
+        }
+        if let Some(&id) = hold::release(self.conn, hold.id, request.shard, 1)?.first() {
+            self.save_hold(Hold { probe: Some((id, None)), until: later, ..hold })?;
+        } else {
+            // Otherwise all that wait are of shards that other relays serve.
+            self.remove_hold(&hold)?;
+        }
+        Ok(false)
+    }
+
+    /// Claims a due row; a suspect only where it is the one of its operation that is tried.
+    pub(super) fn claim_row(
+        &mut self,
+        candidate: Candidate,
+        request: &ClaimRequest<'_>,
+        policy: &Policy,
+        claimed: &mut Claimed,
+    ) -> Result<Tried> {
+        let (id, facts) = (candidate.id, candidate.facts);
+        if !facts.is_suspect() {
+            return self.claim_one(candidate, request, policy);
+        }
+        let may_be_sent = decide::withheld(&facts, policy.promise, self.now).is_none();
+        if may_be_sent
+            && candidate.intent.is_ok()
+            && !self.is_tried(id, request, policy, claimed)?
+        {
+            return Ok(Tried::Deferred);
+        }
+        let tried = self.claim_one(candidate, request, policy)?;
+        match &tried {
+            Tried::Claimed(delivery) => {
+                let hold = self.suspects(id, request)?;
+                let until = Some(self.now.saturating_add(request.lease_ms));
+                self.save_hold(Hold { probe: Some((id, Some(delivery.token))), until, ..hold })?;
+            }
+            Tried::Waits => {}
+            Tried::Parked | Tried::Deferred => self.end_suspect(id, &request.rules.operation)?,
+        }
+        Ok(tried)
+    }
+
+    /// Whether this suspect may be claimed now. Any other is put aside.
+    fn is_tried(
+        &mut self,
+        id: i64,
+        request: &ClaimRequest<'_>,
+        policy: &Policy,
+        claimed: &mut Claimed,
+    ) -> Result<bool> {
+        let hold = self.suspects(id, request)?;
+        let is_next = hold.probe.is_none() || hold.admits(id, self.now) == Admission::Probe;
+        // One of an unprotected downstream must take no other row of its claim along either.
+        let is_beside_none = policy.promise.deduplicates() || claimed.deliveries.is_empty();
+        let may_be_tried = request.tries_suspects && is_beside_none;
+        if is_next && may_be_tried {
+            return Ok(true);
+        }
+        claimed.suspect_waits |= is_next;
+        let probe = hold.probe.filter(|_| !is_next);
+        let until = Some(self.now.saturating_add(request.lease_ms));
+        let hold = self.save_hold(Hold { probe, until, ..hold })?;
+        hold::put_aside(self.conn, id, hold)?;
+        Ok(false)
+    }
+
+    /// The hold of the operation's suspects, or a new one that this row brings about.
+    fn suspects(&mut self, id: i64, request: &ClaimRequest<'_>) -> Result<Hold> {
+        let operation = request.rules.operation.as_str();
+        let known = self.find_hold(operation, Domain::Suspects, "")?;
+        Ok(known.unwrap_or_else(|| Hold {
+            cause: Some(Cause::Lost),
+            since: self.now,
+            culprit: Some(id),
+            reason: "processes died with these in flight; one at a time is tried".into(),
+            ..Hold::new(operation, Domain::Suspects, String::new())
+        }))
+    }
+
+    /// Lets the next suspect through, once this one was tried or is not sent.
+    pub(super) fn end_suspect(&mut self, id: i64, operation: &str) -> Result<()> {
+        let Some(hold) = self.find_hold(operation, Domain::Suspects, "")? else { return Ok(()) };
+        if hold.probe.is_some_and(|(probe, _)| probe != id) || self.remove_hold(&hold)? {
+            return Ok(());
+        }
+        self.save_hold(Hold { probe: None, until: Some(self.now), ..hold }).map(drop)
+    }
+}
