@@ -29,6 +29,7 @@ mod relay {
     mod recovery;
     #[cfg(feature = "http")]
     mod retries;
+    mod suspects;
     mod threads;
 }
 

@@ -4,9 +4,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use sqlite_outbox::Downstream::{DeduplicatesByKey, Unprotected};
-use sqlite_outbox::{
-    Delivery, ErrorKind, Filter, Operation, Outcome, Receipt, Relay, Shard, Status,
-};
+use sqlite_outbox::{Delivery, ErrorKind, Filter, Operation, Outcome, Relay, Shard, Status};
 
 use crate::support::world::{
     DEDUPLICATES, LONG, START, World, interrupted, maybe_sent, not_sent, pay, rejected, relay_on,
@@ -196,67 +194,6 @@ fn row_lost_once_is_claimed_beside_others() {
     assert_eq!(relay.drain().unwrap().succeeded, 6);
     assert!(beside.lock().unwrap().contains(&(id, 2)), "another is claimed with it");
     assert_eq!(world.entry(id).attempts, 2);
-}
-
-/// Rows whose processes died more than once are tried one at a time, beside all others: each lost
-/// row used to be claimed alone, and everything else stood still for as long as each took.
-#[test]
-fn suspects_are_tried_one_at_a_time_beside_healthy_rows() {
-    let world = World::new();
-    let suspects: Vec<i64> = (0..4).map(|n| world.enqueue(&pay(&format!("s{n}")))).collect();
-    world.sql("UPDATE outbox_lease SET lost = 2, attempts = 2, tries = 2");
-    let healthy: Vec<i64> = (0..6).map(|n| world.enqueue(&pay(&n.to_string()))).collect();
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let (notes, outbox) = (Arc::clone(&seen), world.second());
-    let relay = world.other_relay(DEDUPLICATES, move |delivery: &Delivery| {
-        let in_flight = outbox.list(&Filter::default().status(Status::InFlight)).unwrap();
-        notes.lock().unwrap().push((delivery.id(), in_flight.len()));
-        let suspects = in_flight.iter().filter(|entry| entry.id <= 4).count();
-        assert!(suspects <= 1, "{in_flight:?}");
-        if delivery.id() == 2 { transient() } else { succeeded("ok") }
-    });
-    assert_eq!(relay.drain().unwrap().succeeded, 9);
-    let seen = seen.lock().unwrap().clone();
-    assert_eq!(seen[0], (suspects[0], 2), "a healthy row is claimed with the first");
-    let order: Vec<i64> = seen.iter().map(|(id, _)| *id).collect();
-    assert_eq!(order[1], healthy[0], "none waits behind the other suspects");
-    let tried: Vec<i64> = order.into_iter().filter(|id| suspects.contains(id)).collect();
-    assert_eq!(tried, suspects, "in their order");
-    assert_eq!(world.number("SELECT count(*) FROM outbox_hold"), 0, "none is left");
-    // Its process outlived the attempt: it is a suspect no longer.
-    assert_eq!(world.number("SELECT lost FROM outbox_lease WHERE id = 2"), 0);
-    world.advance(10);
-    assert_eq!(relay.drain().unwrap().retried, 1);
-}
-
-/// The next suspect comes through also where the one that was tried is gone in another way, and
-/// where another relay looks.
-#[test]
-fn suspect_that_vanishes_holds_no_other_back() {
-    let world = World::new();
-    for n in 0..3 {
-        world.enqueue(&pay(&n.to_string()));
-    }
-    world.sql("UPDATE outbox_lease SET lost = 2, attempts = 2, tries = 2");
-    let (inside, notes) = (world.second(), Arc::new(Mutex::new(Vec::new())));
-    let seen = Arc::clone(&notes);
-    let relay = world.other_relay(DEDUPLICATES, move |delivery: &Delivery| {
-        seen.lock().unwrap().push(delivery.id());
-        let settle = |id: i64| {
-            let key = inside.entry(id).unwrap().unwrap().idempotency_key;
-            inside.transact(|tx| inside.confirm(tx, ("", &key), &Receipt::new(), "webhook"))
-        };
-        if delivery.id() == 1 {
-            settle(1).unwrap();
-            settle(2).unwrap();
-        }
-        succeeded("ok")
-    });
-    relay.drain().unwrap();
-    world.advance(PAST_THE_LEASE);
-    relay.drain().unwrap();
-    assert_eq!(*notes.lock().unwrap(), [1, 3]);
-    assert_eq!(world.number("SELECT count(*) FROM outbox_lease"), 0);
 }
 
 /// Two losses are free, and only a death as the suspect is a strike; three of those need a person.
