@@ -33,6 +33,8 @@ pub(crate) enum Mutant {
     NoWindow,
     /// Every row of an ordering key can come due.
     TwoHeads,
+    /// The store forgets which suspect is being tried.
+    ManySuspects,
 }
 
 /// The configuration of a sequence.
@@ -41,7 +43,7 @@ pub(crate) struct Setup(pub u16);
 
 impl Setup {
     pub fn random(rng: &mut fastrand::Rng) -> Self {
-        Self(rng.u16(0..1 << 10))
+        Self(rng.u16(0..1 << 11))
     }
 
     /// Whether the wall clock jumps in the sequence.
@@ -61,6 +63,16 @@ impl Setup {
 
     fn on_dead(self, operation: usize) -> OnDead {
         if self.0 >> (1 + operation) & 1 == 0 { OnDead::Block } else { OnDead::Continue }
+    }
+
+    /// Whether relays crash again and again, so that there are suspects.
+    pub fn has_crashes(self) -> bool {
+        self.0 & 1 << 10 != 0
+    }
+
+    /// More where they crash: an attempt that is lost counts too.
+    fn attempts_max(self) -> u32 {
+        if self.has_crashes() { 8 } else { 4 }
     }
 
     /// The first two may bind their ids, and then at one provider.
@@ -112,6 +124,9 @@ impl Bench {
         if mutant == Some(Mutant::TwoHeads) {
             person.execute_batch(TWO_HEADS).expect("a trigger");
         }
+        if mutant == Some(Mutant::ManySuspects) {
+            person.execute_batch(MANY_SUSPECTS).expect("a trigger");
+        }
         let (clock, moves) = (ManualClock::at(START), BTreeSet::new());
         Self { person, relays, clock, moves, mutant, _dir: dir }
     }
@@ -136,7 +151,7 @@ impl Bench {
             key_recipe: None,
             limits: Limits::default(),
             time_limit: Some(TIME_LIMIT),
-            attempts_max: Some(4),
+            attempts_max: Some(setup.attempts_max()),
             give_up_after: Some(GIVE_UP_AFTER),
             reconciles: setup.reconciles(operation),
             binds: setup.binds(operation),
@@ -146,7 +161,7 @@ impl Bench {
         let holds = register(&mut self.person, name, &own, &[], false, now).expect("a contract");
         Rules {
             operation: name.to_owned(),
-            policy: policy(holds.downstream, setup.reconciles(operation)),
+            policy: policy(holds.downstream, setup, operation),
             on_dead: holds.on_dead(),
             breaker_after: setup.breaker_after(),
         }
@@ -157,12 +172,13 @@ impl Bench {
     }
 }
 
-fn policy(downstream: Downstream, reconciles: bool) -> Policy {
+fn policy(downstream: Downstream, setup: Setup, operation: usize) -> Policy {
+    let reconciles = setup.reconciles(operation);
     let (base, cap) = (Duration::from_secs(2), Duration::from_secs(3600));
     Policy {
         promise: Promise { downstream, time_limit: TIME_LIMIT, reconciles },
         backoff: Backoff::Exponential { base, cap, jitter: Jitter::None },
-        attempts_max: 4,
+        attempts_max: setup.attempts_max(),
         give_up_after: GIVE_UP_AFTER,
         retry_after_max: Duration::from_secs(3600),
         lookup_delay: SETTLE,
@@ -199,4 +215,13 @@ const TWO_HEADS: &str = "
         VALUES (NEW.id, NEW.operation, 'pending', NEW.available_at);
         INSERT INTO outbox_keyed (tenant_id, ordering_key, position, id)
         VALUES (NEW.tenant_id, NEW.ordering_key, NEW.id, NEW.id);
+    END";
+
+const MANY_SUSPECTS: &str = "
+    CREATE TRIGGER suspect_is_claimed AFTER INSERT ON outbox_hold BEGIN
+        UPDATE outbox_hold SET probe_id = NULL WHERE id = NEW.id;
+    END;
+    CREATE TRIGGER next_suspect_is_claimed AFTER UPDATE OF probe_token ON outbox_hold
+    WHEN NEW.probe_token IS NOT NULL BEGIN
+        UPDATE outbox_hold SET probe_id = NULL WHERE id = NEW.id;
     END";

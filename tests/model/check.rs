@@ -137,6 +137,21 @@ pub(crate) fn heads(now: &Snapshot) -> Checked {
     Ok(())
 }
 
+/// Of each operation at most one row is in flight that was lost with its process twice before.
+pub(crate) fn one_suspect(now: &Snapshot) -> Checked {
+    let mut tried: BTreeMap<&str, i64> = BTreeMap::new();
+    for (&id, row) in &now.rows {
+        let is_suspect = row.lease.as_ref().is_some_and(|lease| lease.lost >= 2);
+        if row.status != Status::InFlight || !is_suspect {
+            continue;
+        }
+        if let Some(other) = tried.insert(&row.operation, id) {
+            return violation("one_suspect", format!("intents {other} and {id} are in flight"));
+        }
+    }
+    Ok(())
+}
+
 /// Every intent is settled once forever, and counted once.
 pub(crate) fn settled_once(before: &Snapshot, after: &Snapshot) -> Checked {
     for (id, row) in &before.rows {

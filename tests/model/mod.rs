@@ -78,6 +78,11 @@ fn two_heads_of_one_key_are_found_out() {
     assert_caught(Mutant::TwoHeads, SEQUENCES, &["one_head", "only_heads_act"]);
 }
 
+#[test]
+fn two_suspects_at_a_time_are_found_out() {
+    assert_caught(Mutant::ManySuspects, SEQUENCES, &["one_suspect"]);
+}
+
 fn assert_caught(mutant: Mutant, sequences: u64, checks: &[&str]) {
     let Err(failure) = search(Some(mutant), sequences) else {
         panic!("no check finds {mutant:?}");

@@ -155,6 +155,9 @@ impl Op {
         let relay = rng.u8(0..2);
         let operation = rng.u8(0..3);
         let nth = rng.u8(..);
+        if setup.has_crashes() && rng.u8(0..4) == 0 {
+            return if rng.bool() { Self::Crash { relay } } else { Self::Recover { relay } };
+        }
         match rng.u8(0..if setup.has_persons() { 100 } else { 87 }) {
             0..9 => Self::enqueue(rng, operation),
             9..27 => Self::Claim { relay, operation, limit: rng.u8(1..4) },

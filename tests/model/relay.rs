@@ -68,7 +68,11 @@ impl Machine<'_> {
     }
 
     pub fn claim(&mut self, relay: usize, operation: usize, limit: usize) -> Checked<Done> {
-        let tries_suspects = self.relays[relay].held.is_empty();
+        let is_unprotected = |flight: &Flight| match &flight.held {
+            Held::Send(delivery) => delivery.downstream == Downstream::Unprotected,
+            Held::LookUp(..) => false,
+        };
+        let tries_suspects = !self.relays[relay].held.iter().any(is_unprotected);
         let claimed = self.in_tx(relay, |tx, rules, _| {
             tx.check_schema()?;
             tx.claim(&request(&rules[operation], limit, tries_suspects))
@@ -321,8 +325,10 @@ impl Machine<'_> {
     }
 
     pub fn recover(&mut self, relay: usize) -> Checked<Done> {
+        let dead = std::mem::take(&mut self.dead);
         self.in_tx(relay, |tx, rules, _| {
-            rules.iter().try_for_each(|rules| tx.recover(rules).map(drop))
+            rules.iter().try_for_each(|rules| tx.recover(rules))?;
+            tx.recover_all(&dead, |name| rules.iter().find(|rules| rules.operation == name))
         })?;
         Ok(Done { verb: Verb::Recover, row: None, may_be_silent: false })
     }
@@ -332,7 +338,8 @@ impl Machine<'_> {
             self.send_late(&flight);
         }
         self.generation += 1;
-        self.relays[relay] = Relay::new(format!("relay-{relay}-{}", self.generation));
+        let living = Relay::new(format!("relay-{relay}-{}", self.generation));
+        self.dead.push(std::mem::replace(&mut self.relays[relay], living).owner);
     }
 
     /// Checks the result of a finding that nothing was applied, once it is written.

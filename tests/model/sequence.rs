@@ -34,6 +34,8 @@ pub(crate) struct Machine<'b> {
     pub believed: Option<(i64, bool)>,
     pub entities: u32,
     pub generation: u32,
+    /// Relays that crashed, whose leases nobody has taken back yet.
+    pub dead: Vec<String>,
     trails: Trails,
     /// Up to where the trail was read.
     position: i64,
@@ -59,6 +61,7 @@ impl<'b> Machine<'b> {
             believed: None,
             entities: 0,
             generation: 0,
+            dead: Vec::new(),
             trails: Trails::default(),
             position: 0,
             duplicates: BTreeMap::new(),
@@ -88,7 +91,7 @@ impl<'b> Machine<'b> {
             Op::Enqueue { .. } => self.has_room(),
             Op::Claim { .. } => self.due(Status::Pending, 0).is_some(),
             Op::LookUp { .. } => self.due(Status::Unknown, 0).is_some(),
-            Op::Recover { .. } => self.due(Status::InFlight, 0).is_some(),
+            Op::Recover { .. } => !self.dead.is_empty() || self.due(Status::InFlight, 0).is_some(),
             Op::Begin { .. } | Op::Work { .. } | Op::Release { .. } => {
                 self.held(0, 0, false).is_some()
             }
@@ -219,6 +222,7 @@ impl<'b> Machine<'b> {
         self.bench.moves.extend(check::moves(before, &after, done)?);
         check::one_place(&after)?;
         check::heads(&after)?;
+        check::one_suspect(&after)?;
         check::settled_once(before, &after)?;
         check::bindings(before, &after)?;
         let setup = self.setup;

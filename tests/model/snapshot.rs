@@ -89,7 +89,8 @@ impl Snapshot {
         let settled = settled.collect::<Result<_, _>>()?;
         let mut statement = conn.prepare_cached(
             "SELECT token,
-                    (SELECT count(*) FROM outbox_lease WHERE id NOT IN (SELECT id FROM outbox))
+                    (SELECT count(*) FROM outbox_lease WHERE id NOT IN (SELECT id FROM outbox)
+                        OR held_by IS NOT NULL AND held_by NOT IN (SELECT id FROM outbox_hold))
                     + (SELECT count(*) FROM outbox_keyed WHERE id NOT IN (SELECT id FROM outbox))
              FROM outbox_meta",
         )?;

@@ -43,7 +43,7 @@ impl RelayTx<'_> {
             || self.settle_with_late_proof(row, &decision)?
         {
             if facts.is_suspect() {
-                self.end_suspect(row.id, row.operation)?;
+                self.end_suspect(row.operation)?;
             }
             self.refund(delivery)?;
             return Ok(true);
@@ -79,12 +79,11 @@ impl RelayTx<'_> {
                 continue;
             }
             let how = if dead.contains(&lease.owner) { Lost::Died } else { Lost::Expired };
-            match rules(&lease.operation) {
-                Some(rules) => self.recover_one(&lease, how, rules)?,
-                None => {
-                    let rules = self.stored_rules(&lease.operation)?;
-                    self.recover_one(&lease, how, &rules)?;
-                }
+            if let Some(rules) = rules(&lease.operation) {
+                self.recover_one(&lease, how, rules)?;
+            } else {
+                let rules = self.stored_rules(&lease.operation)?;
+                self.recover_one(&lease, how, &rules)?;
             }
         }
         Ok(())
@@ -166,7 +165,7 @@ impl RelayTx<'_> {
             self.settle_with_late_proof(row, decision)?;
         }
         if decision.facts.is_suspect() {
-            self.end_suspect(row.id, row.operation)?;
+            self.end_suspect(row.operation)?;
         }
         Ok(())
     }

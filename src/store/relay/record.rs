@@ -82,7 +82,7 @@ impl RelayTx<'_> {
             self.record_late(row, outcome, &decision)?;
         }
         if delivery.facts.is_suspect() {
-            self.end_suspect(row.id, row.operation)?;
+            self.end_suspect(row.operation)?;
         }
         self.on_outcome(delivery, outcome, rules, draw, decision.due_at)
     }

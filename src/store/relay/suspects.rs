@@ -65,7 +65,7 @@ impl RelayTx<'_> {
                 self.save_hold(Hold { probe: Some((id, Some(delivery.token))), until, ..hold })?;
             }
             Tried::Waits => {}
-            Tried::Parked | Tried::Deferred => self.end_suspect(id, &request.rules.operation)?,
+            Tried::Parked | Tried::Deferred => self.end_suspect(&request.rules.operation)?,
         }
         Ok(tried)
     }
@@ -89,7 +89,7 @@ impl RelayTx<'_> {
         claimed.suspect_waits |= is_next;
         let probe = hold.probe.filter(|_| !is_next);
         let until = Some(self.now.saturating_add(request.lease_ms));
-        let hold = self.save_hold(Hold { probe, until, ..hold })?;
+        let hold = self.save_hold(Hold { until, probe, ..hold })?;
         hold::put_aside(self.conn, id, hold)?;
         Ok(false)
     }
@@ -107,12 +107,17 @@ impl RelayTx<'_> {
         }))
     }
 
-    /// Lets the next suspect through, once this one was tried or is not sent.
-    pub(super) fn end_suspect(&mut self, id: i64, operation: &str) -> Result<()> {
+    /// Lets the next suspect through, once the last one was tried or is not sent.
+    pub(super) fn end_suspect(&mut self, operation: &str) -> Result<()> {
         let Some(hold) = self.find_hold(operation, Domain::Suspects, "")? else { return Ok(()) };
-        if hold.probe.is_some_and(|(probe, _)| probe != id) || self.remove_hold(&hold)? {
+        if let Some((id, token)) = hold.probe
+            && hold::is_under_way(self.conn, id, token)?
+        {
             return Ok(());
         }
-        self.save_hold(Hold { probe: None, until: Some(self.now), ..hold }).map(drop)
+        if !self.remove_hold(&hold)? {
+            self.save_hold(Hold { probe: None, until: Some(self.now), ..hold })?;
+        }
+        Ok(())
     }
 }

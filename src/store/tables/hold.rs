@@ -41,7 +41,7 @@ pub(crate) fn find(
 pub(crate) const FIND: &str = holds!("WHERE operation = ?1 AND domain = ?2 AND name = ?3");
 
 /// Whether the row that tries a hold is in flight under its claim, or due and not claimed yet.
-fn is_under_way(conn: &Connection, id: i64, token: Option<i64>) -> Result<bool> {
+pub(crate) fn is_under_way(conn: &Connection, id: i64, token: Option<i64>) -> Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM main.outbox_lease
                               WHERE id = ?1 AND due_at IS NOT NULL
                                 AND CASE WHEN ?2 IS NULL THEN state = 'pending'
