@@ -5,9 +5,9 @@ use std::ops::RangeInclusive;
 
 use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::Status::{Dead, NeedsReview, Pending, Succeeded, Unknown};
-use sqlite_outbox::{Actor, Http, OnConflict, Status};
+use sqlite_outbox::{Actor, Http, OnConflict, Operation, Status};
 
-use crate::support::wire::{Contract, Wire, http};
+use crate::support::wire::{Contract, Wire, http, relay};
 use crate::support::world::{DEDUPLICATES, pay};
 
 /// Where the intent stands after the first answer, where it ends, and after how many requests.
@@ -286,7 +286,8 @@ fn rejection_after_an_attempt_in_doubt_needs_review() {
 fn attempts_used_up_in_doubt_need_review() {
     let wire = Wire::new();
     let id = wire.world.enqueue(&pay("order-1"));
-    let relay = wire.blind_relay(DEDUPLICATES, "/status/500");
+    let blind = Operation::new(DEDUPLICATES, wire.to("/status/500")).max_attempts(10);
+    let relay = relay(&wire.world.outbox, blind);
     for _ in 0..12 {
         relay.drain().unwrap();
         wire.world.advance(3600);
