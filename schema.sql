@@ -147,8 +147,14 @@ CREATE TABLE main.outbox_keyed (
     ordering_key TEXT    NOT NULL,
     position     INTEGER NOT NULL,
     id           INTEGER NOT NULL UNIQUE,
+    -- Whether an earlier row took its place in front of this one while this one was in flight: a
+    -- row in flight is the first of its key or has this mark, so that nothing walks over a line.
+    overtaken    INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant_id, ordering_key, position, id)
 ) STRICT, WITHOUT ROWID;
+
+CREATE INDEX main.outbox_keyed_overtaken ON outbox_keyed (tenant_id, ordering_key)
+    WHERE overtaken = 1;
 
 -- Which intent took the place of which, and that place in the line of its ordering key.
 CREATE TABLE main.outbox_revision (
@@ -166,6 +172,14 @@ CREATE TABLE main.outbox_receipt (
     downstream_id TEXT,
     receipt       TEXT
 ) STRICT;
+
+-- Settled intents whose payload is still there, oldest first, so that those that were stripped are
+-- not walked over again.
+CREATE TABLE main.outbox_unstripped (
+    finished_at INTEGER NOT NULL,
+    id          INTEGER NOT NULL,
+    PRIMARY KEY (finished_at, id)
+) STRICT, WITHOUT ROWID;
 
 -- Whose effect a provider's id names, for operations that create things. An id is never given to
 -- another intent.
@@ -460,16 +474,17 @@ BEGIN
     SELECT o.id, o.operation, 'pending', CASE WHEN NOT f.is_busy THEN o.available_at END,
            CASE WHEN f.is_busy THEN o.available_at END, o.endpoint IS NOT NULL
     FROM outbox o,
-         (SELECT EXISTS (SELECT 1 FROM outbox_keyed k CROSS JOIN outbox_lease l ON l.id = k.id
+         (SELECT EXISTS (SELECT 1 FROM outbox_keyed k INDEXED BY outbox_keyed_overtaken
+                         CROSS JOIN outbox_lease l ON l.id = k.id
                          WHERE k.tenant_id = OLD.tenant_id AND k.ordering_key = OLD.ordering_key
-                           AND l.state = 'in_flight') AS is_busy) f
+                           AND k.overtaken = 1 AND l.state = 'in_flight') AS is_busy) f
     WHERE o.id = (SELECT k.id FROM outbox_keyed k
                   WHERE k.tenant_id = OLD.tenant_id AND k.ordering_key = OLD.ordering_key
                   ORDER BY k.position, k.id LIMIT 1)
     ON CONFLICT (id) DO UPDATE
-    SET due_at = coalesce(outbox_lease.resume_at, excluded.due_at), resume_at = NULL,
-        held_by = NULL
-    WHERE state = 'pending' AND outbox_lease.due_at IS NULL AND excluded.due_at IS NOT NULL;
+    SET due_at = coalesce(outbox_lease.resume_at, excluded.due_at), resume_at = NULL
+    WHERE state = 'pending' AND outbox_lease.due_at IS NULL AND outbox_lease.held_by IS NULL
+      AND excluded.due_at IS NOT NULL;
 END;
 
 CREATE TRIGGER main.outbox_update_guard BEFORE UPDATE ON outbox
@@ -492,6 +507,23 @@ CREATE TRIGGER main.outbox_delete_guard BEFORE DELETE ON outbox
 WHEN NOT EXISTS (SELECT 1 FROM outbox_receipt WHERE id = OLD.id)
 BEGIN
     SELECT RAISE(ABORT, 'outbox: an unsettled intent cannot be deleted; cancel it');
+END;
+
+CREATE TRIGGER main.outbox_settled_payload AFTER INSERT ON outbox_receipt
+BEGIN
+    INSERT INTO outbox_unstripped (finished_at, id) VALUES (NEW.finished_at, NEW.id);
+END;
+
+CREATE TRIGGER main.outbox_strip AFTER UPDATE OF payload ON outbox WHEN NEW.payload IS NULL
+BEGIN
+    DELETE FROM outbox_unstripped
+    WHERE id = NEW.id
+      AND finished_at = (SELECT finished_at FROM outbox_receipt WHERE id = NEW.id);
+END;
+
+CREATE TRIGGER main.outbox_unsettle AFTER DELETE ON outbox_receipt
+BEGIN
+    DELETE FROM outbox_unstripped WHERE finished_at = OLD.finished_at AND id = OLD.id;
 END;
 
 CREATE TRIGGER main.outbox_delete AFTER DELETE ON outbox

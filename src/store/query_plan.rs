@@ -83,6 +83,8 @@ fn no_hot_statement_scans_or_sorts() {
         ("unlease", transitions::UNLEASE, "INTEGER PRIMARY KEY (rowid=?)"),
         ("head", ordering::HEAD, "PRIMARY KEY"),
         ("first", ordering::FIRST, "PRIMARY KEY"),
+        ("acting", ordering::ACTING, "PRIMARY KEY"),
+        ("overtaken", ordering::OVERTAKEN, "outbox_keyed_overtaken"),
         ("of_intent", audit::OF_INTENT, "INTEGER PRIMARY KEY (rowid=?)"),
         ("insert_event", audit::INSERT_EVENT, "sqlite_autoindex_outbox_event_1"),
         ("of_one", audit::OF_ONE, "sqlite_autoindex_outbox_event_1"),
@@ -139,4 +141,59 @@ fn an_insert_looks_up_what_it_guards() {
         };
         assert_eq!(scanned(1000) + scanned(1001), 0, "after {statistics:?}");
     }
+}
+
+/// The steps SQLite takes for a statement.
+fn steps(conn: &Connection, sql: &str) -> i32 {
+    let mut statement = conn.prepare(sql).unwrap();
+    statement.raw_execute().unwrap();
+    statement.get_status(rusqlite::StatementStatus::VmStep)
+}
+
+fn assert_alike(few: i32, many: i32) {
+    assert!(many * 2 <= few * 3, "{few} steps, and {many} where there is much more");
+}
+
+#[test]
+fn each_batch_that_strips_costs_the_same() {
+    let readme = include_str!("../../README.md");
+    let begins = readme.find("UPDATE outbox SET payload = NULL").unwrap();
+    let sql = readme[begins..].split(';').next().unwrap().replace(":before", "2");
+    for (statistics, conn) in files().into_iter().take(2) {
+        conn.execute_batch(
+            "INSERT INTO outbox (operation, entity_id, idempotency_key, payload)
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000)
+             SELECT 'pay', i, 'settled' || i, '{}' FROM n;
+             INSERT INTO outbox_receipt
+             SELECT id, 'succeeded', 1, 1, NULL, NULL FROM outbox WHERE idempotency_key > 's';
+             DELETE FROM outbox_lease WHERE id IN (SELECT id FROM outbox_receipt)",
+        )
+        .unwrap();
+        let batches: Vec<i32> = (0..20).map(|_| steps(&conn, &sql)).collect();
+        assert_alike(batches[0], batches[19]);
+        let left: i64 =
+            conn.query_row("SELECT count(*) FROM outbox_unstripped", [], |row| row.get(0)).unwrap();
+        assert_eq!(left, 0, "after {statistics:?}");
+    }
+}
+
+#[test]
+fn a_line_costs_the_same_however_long_it_is() {
+    let cost = |count: i32| {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch(SCHEMA).unwrap();
+        let enqueue = format!(
+            "INSERT INTO outbox (operation, entity_id, idempotency_key, payload, ordering_key)
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})
+             SELECT 'pay', i, 'k' || i, '{{}}', 'line' FROM n"
+        );
+        conn.execute_batch(&enqueue).unwrap();
+        let one =
+            "INSERT INTO outbox (operation, entity_id, idempotency_key, payload, ordering_key)
+                   VALUES ('pay', 'one', 'one', '{}', 'line')";
+        [one, "DELETE FROM outbox_keyed WHERE id = 1"].map(|sql| steps(&conn, sql))
+    };
+    let (short, long) = (cost(100), cost(20_000));
+    assert_alike(short[0], long[0]);
+    assert_alike(short[1], long[1]);
 }

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::store::columns;
 use crate::store::statement::query_row;
 use crate::store::tables::budget::{Asking, Ledger};
-use crate::store::tables::ordering::HEAD;
+use crate::store::tables::ordering::{HEAD, OVERTAKEN};
 use crate::store::tables::{candidate, contract, pause};
 
 /// The first rule that keeps this intent from being sent now.
@@ -204,12 +204,8 @@ fn before(conn: &Connection, row: &Waiting) -> Result<Option<(i64, Status)>> {
         conn.prepare_cached(HEAD)?.query_row([tenant, key], |row| row.get(0)).optional()?;
     let mut before = head.filter(|&head| head != row.id);
     if before.is_none() {
-        let sql = "SELECT k.id FROM main.outbox_keyed k
-                   CROSS JOIN main.outbox_lease l ON l.id = k.id
-                   WHERE k.tenant_id = ?1 AND k.ordering_key = ?2 AND k.id <> ?3
-                     AND l.state = 'in_flight'
-                   LIMIT 1";
-        before = query_row(conn, sql, (tenant, key, row.id), |row| row.get(0)).optional()?;
+        before =
+            conn.prepare_cached(OVERTAKEN)?.query_row([row.id], |row| row.get(0)).optional()?;
     }
     before.map(|id| Ok((id, find(conn, id)?.status))).transpose()
 }

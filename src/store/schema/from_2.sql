@@ -58,3 +58,19 @@ CREATE TABLE main.outbox_hold (
     probe_token INTEGER,
     UNIQUE (operation, domain, name)
 ) STRICT;
+
+-- outbox_keyed: the mark of rows in flight that are not the first of their key.
+ALTER TABLE main.outbox_keyed ADD COLUMN overtaken INTEGER NOT NULL DEFAULT 0;
+
+UPDATE main.outbox_keyed SET overtaken = 1
+WHERE id IN (SELECT id FROM main.outbox_lease WHERE state = 'in_flight');
+
+-- outbox_unstripped: the settled intents whose payload may still be there.
+CREATE TABLE main.outbox_unstripped (
+    finished_at INTEGER NOT NULL,
+    id          INTEGER NOT NULL,
+    PRIMARY KEY (finished_at, id)
+) STRICT, WITHOUT ROWID;
+
+INSERT INTO main.outbox_unstripped (finished_at, id)
+SELECT finished_at, id FROM main.outbox_receipt ORDER BY finished_at, id;

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::error::Result;
-use crate::store::statement::{execute, query_row};
+use crate::store::statement::execute;
 
 pub(crate) const HEAD: &str = "
     SELECT id FROM main.outbox_keyed WHERE tenant_id = ?1 AND ordering_key = ?2
@@ -74,17 +74,35 @@ pub(crate) fn take_place(conn: &Connection, id: i64) -> Result<bool> {
     if first != id {
         return Ok(true);
     }
-    let sql = "SELECT l.id, l.state = 'in_flight' FROM main.outbox_keyed own
-               CROSS JOIN main.outbox_keyed k
-                   ON k.tenant_id = own.tenant_id AND k.ordering_key = own.ordering_key
-               CROSS JOIN main.outbox_lease l ON l.id = k.id
-               WHERE own.id = ?1 AND k.id <> own.id
-                 AND (l.state = 'in_flight' OR l.state = 'pending' AND l.due_at IS NOT NULL)
-               LIMIT 1";
-    let found = query_row(conn, sql, [id], |row| Ok((row.get(0)?, row.get::<_, bool>(1)?)));
-    let Some((acting, in_flight)) = found.optional()? else { return Ok(false) };
-    if !in_flight {
-        queue(conn, acting)?;
+    let acting = conn.prepare_cached(ACTING)?.query_row([id], |row| {
+        Ok((row.get::<_, i64>(0)?, row.get::<_, bool>(1)?, row.get::<_, bool>(2)?))
+    });
+    match acting.optional()? {
+        Some((second, true, _)) => {
+            let sql = "UPDATE main.outbox_keyed SET overtaken = 1 WHERE id = ?1";
+            execute(conn, sql, [second])?;
+            Ok(true)
+        }
+        Some((second, false, true)) => queue(conn, second).map(|()| false),
+        _ => Ok(conn.prepare_cached(OVERTAKEN)?.query_row([id], |_| Ok(())).optional()?.is_some()),
     }
-    Ok(in_flight)
 }
+
+/// The row behind the first one, and whether it is in flight, or pending and not queued: it was the
+/// first until another took its place.
+pub(crate) const ACTING: &str = "
+    SELECT k.id, l.state IS 'in_flight',
+           l.state IS 'pending' AND (l.due_at IS NOT NULL OR l.held_by IS NOT NULL)
+    FROM main.outbox_keyed own
+    CROSS JOIN main.outbox_keyed k
+        ON k.tenant_id = own.tenant_id AND k.ordering_key = own.ordering_key
+    LEFT JOIN main.outbox_lease l ON l.id = k.id
+    WHERE own.id = ?1 ORDER BY k.position, k.id LIMIT 1 OFFSET 1";
+
+/// A row in flight of this row's line that is not the first there.
+pub(crate) const OVERTAKEN: &str = "
+    SELECT k.id FROM main.outbox_keyed own
+    CROSS JOIN main.outbox_keyed k INDEXED BY outbox_keyed_overtaken
+        ON k.tenant_id = own.tenant_id AND k.ordering_key = own.ordering_key AND k.overtaken = 1
+    CROSS JOIN main.outbox_lease l ON l.id = k.id
+    WHERE own.id = ?1 AND k.id <> own.id AND l.state = 'in_flight' LIMIT 1";
