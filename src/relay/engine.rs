@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::agenda::{Agenda, FEW_LANES};
 use super::capacity::Capacity;
 use super::claims::{Claims, Found, Renewed, renew};
 use super::doubt_clock::InDoubtSince;
@@ -29,6 +30,7 @@ pub(super) struct Engine {
     shared: Arc<Shared>,
     pub writer: Writer,
     lanes: Vec<Arc<Lane>>,
+    agenda: Agenda,
     /// Rows that are with a worker or wait for one.
     held: HashMap<ClaimId, Work>,
     /// Rows whose handler never came back. Their workers are lost to other rows.
@@ -70,6 +72,7 @@ impl Engine {
             shared: Arc::clone(shared),
             writer,
             lanes: Vec::new(),
+            agenda: Agenda::default(),
             held: HashMap::new(),
             stuck: HashSet::new(),
             unrecorded: Vec::new(),
@@ -95,20 +98,30 @@ impl Engine {
 
     fn add_lane(&mut self, name: &str, operation: &Operation) -> Result<()> {
         let rules = self.shared.register(name, operation)?;
+        self.agenda.opened.insert(name.to_owned());
         self.lanes.push(Arc::new(Lane::new(self.lanes.len(), rules, operation)));
         self.share_workers();
         Ok(())
     }
 
-    /// Opens a lane for each operation in the file that is not named, where there is a default.
-    pub fn discover(&mut self) -> Result<()> {
+    /// Opens a lane for each operation with something due that is not named, where there is a
+    /// default; and notes which lanes are to be asked, where there are many.
+    pub fn discover(&mut self, now: i64) -> Result<()> {
         let shared = Arc::clone(&self.shared);
-        let Some(default) = &shared.default_operation else { return Ok(()) };
-        for name in self.writer.operations_with_work()? {
-            if !self.lanes.iter().any(|lane| lane.rules.operation == name) {
-                self.add_lane(&name, default)?;
+        let default = shared.default_operation.as_ref();
+        if default.is_none() && self.lanes.len() <= FEW_LANES {
+            return Ok(());
+        }
+        let mut first_due = self.writer.first_due()?;
+        first_due.retain(|name, _| default.is_some() || self.agenda.opened.contains(name));
+        if let Some(default) = default {
+            for name in first_due.iter().filter(|due| *due.1 <= now).map(|due| due.0) {
+                if !self.agenda.opened.contains(name) {
+                    self.add_lane(name, default)?;
+                }
             }
         }
+        self.agenda.note(first_due);
         Ok(())
     }
 
@@ -134,6 +147,7 @@ impl Engine {
             lane.count_stuck(-1);
         }
         self.unanswered.retain(|work| work.claim_id() != claim);
+        self.agenda.touch(&lane.rules.operation);
         let Some(mut reported) = reported else {
             self.unreleased.push(held);
             return;
@@ -168,7 +182,8 @@ impl Engine {
     /// Whether any row is due that there is room for. Reads only.
     pub fn has_due(&self, now: i64) -> Result<bool> {
         let (shard, capacity) = (self.shared.options.shard, self.capacity());
-        for lane in self.lanes.iter().filter(|lane| capacity.room(lane) > 0) {
+        let asked = |lane: &&Arc<Lane>| self.agenda.may_be_due(&lane.rules.operation, now);
+        for lane in self.lanes.iter().filter(asked).filter(|lane| capacity.room(lane) > 0) {
             let is_next = self.suspect_waits == Some(lane.place);
             if is_next && capacity.tries_suspects(lane) {
                 return Ok(true);
@@ -183,8 +198,9 @@ impl Engine {
     /// When the next row comes due, or the next lease runs out, of what there is room for.
     pub fn next_due(&self, now: i64) -> Result<Option<i64>> {
         let (shard, capacity) = (self.shared.options.shard, self.capacity());
-        let mut next = None;
-        for lane in self.lanes.iter().filter(|lane| capacity.room(lane) > 0) {
+        let mut next = self.agenda.next_due(now);
+        let asked = |lane: &&Arc<Lane>| self.agenda.may_be_due(&lane.rules.operation, now);
+        for lane in self.lanes.iter().filter(asked).filter(|lane| capacity.room(lane) > 0) {
             let lookups_after = capacity.lookups_after(lane);
             let due = self.writer.next_due(&lane.rules, shard, now, lookups_after)?;
             next = next.into_iter().chain(due).min();
@@ -214,7 +230,7 @@ impl Engine {
         let (lease, path) = (shared.options.lease, shared.outbox.path());
         let is_alive = |owner: &str| liveness::is_alive(path, owner);
         let renewing = self.must_renew(now);
-        let mut claims = claiming.then(|| self.claims(&is_alive));
+        let mut claims = claiming.then(|| self.claims(&is_alive, now));
         let mut step = self.writer.begin(now, Arc::clone(shared.outbox.clock()))?;
         for (lane, record) in &self.unrecorded {
             step.record(record, &lane.rules, &is_alive)?;
@@ -260,12 +276,13 @@ impl Engine {
     }
 
     /// A round of claims for this step, with the lanes by priority; equal ones take turns.
-    fn claims<'a>(&self, is_alive: IsAlive<'a>) -> Claims<'a> {
+    fn claims<'a>(&self, is_alive: IsAlive<'a>, now: i64) -> Claims<'a> {
         let mut lanes = self.lanes.clone();
         if !lanes.is_empty() {
             let count = lanes.len();
             lanes.rotate_left(self.turn % count);
         }
+        lanes.retain(|lane| self.agenda.may_be_due(&lane.rules.operation, now));
         lanes.sort_by_key(|lane| Reverse(lane.priority));
         Claims {
             lanes,
@@ -286,7 +303,8 @@ impl Engine {
             self.suspect_waits = claims.capacity.suspect_waits;
             self.rounds = self.rounds.wrapping_add(1);
             self.waits_for_idle_worker = found.waits_for_idle_worker.is_some();
-            self.maybe_more = found.more;
+            // What this step moved may have let other lanes act.
+            self.maybe_more = found.more || self.agenda.is_kept();
             self.turn = found.waits_for_idle_worker.unwrap_or(self.turn.wrapping_add(1));
         }
         found.works

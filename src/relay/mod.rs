@@ -1,5 +1,6 @@
 //! The relay: the loop that empties the outbox. Threads are here and nowhere else.
 
+mod agenda;
 mod builder;
 mod capacity;
 mod claims;

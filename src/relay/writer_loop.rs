@@ -66,6 +66,9 @@ pub(super) struct WriterLoop<'a> {
 /// How long after the grace a relay still tries to write what it gives up.
 const LAST_WRITE: Duration = Duration::from_secs(1);
 
+/// How long a relay is without a look at most.
+const CALM_MAX: Duration = Duration::from_secs(10);
+
 /// How long the relay must have been idle before it truncates the WAL.
 const TRUNCATE_AFTER: Duration = Duration::from_secs(1);
 
@@ -238,7 +241,8 @@ impl<'a> WriterLoop<'a> {
         if !must_look {
             return Ok(false);
         }
-        self.engine.discover()?;
+        let began = Instant::now();
+        self.engine.discover(now)?;
         if changed {
             self.engine.find_stopped(now)?;
             self.hand_out(Vec::new());
@@ -247,9 +251,11 @@ impl<'a> WriterLoop<'a> {
         if looks_anyway {
             self.engine.writer.check_file()?;
         }
-        self.look_again_at = Instant::now() + SAFETY_POLL;
         let due = self.engine.has_due(now)?;
         self.next_due = if due { None } else { self.engine.next_due(now)? };
+        // A look that has no cause takes a small part of the time, however much waits.
+        let pause = began.elapsed().saturating_mul(100).clamp(SAFETY_POLL, CALM_MAX);
+        self.look_again_at = Instant::now() + pause;
         Ok(due)
     }
 

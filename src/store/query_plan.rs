@@ -197,3 +197,23 @@ fn a_line_costs_the_same_however_long_it_is() {
     assert_alike(short[0], long[0]);
     assert_alike(short[1], long[1]);
 }
+
+#[test]
+fn finding_the_operations_with_something_due_does_not_walk_over_it() {
+    let cost = |operations: i32, rows: i32| {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch(SCHEMA).unwrap();
+        let enqueue = format!(
+            "INSERT INTO outbox (operation, entity_id, idempotency_key, payload)
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})
+             SELECT 'op' || (i % {operations}), i, 'k' || i, '{{}}' FROM n"
+        );
+        conn.execute_batch(&enqueue).unwrap();
+        let mut statement = conn.prepare(due::FIRST_DUE).unwrap();
+        let due = statement.query_map([], |row| row.get::<_, i64>(1)).unwrap();
+        assert_eq!(due.count(), usize::try_from(operations).unwrap());
+        statement.get_status(rusqlite::StatementStatus::VmStep)
+    };
+    assert_alike(cost(3, 100), cost(3, 10_000));
+    assert_alike(cost(10, 1000) * 10, cost(100, 1000));
+}

@@ -22,6 +22,7 @@ mod relay {
     mod batch;
     mod claim;
     mod contention;
+    mod crowd;
     mod late_report;
     mod ordering;
     mod poison;

@@ -28,6 +28,10 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<Shard>, now: i64) ->
     let Some(due_at) = row.due_at else {
         return Ok(Why::queued(before(&tx, &row)?));
     };
+    // An operation is registered by a relay with a default once it has something due.
+    if due_at > now {
+        return Ok(Why::not_due(due_at, &row.last_error));
+    }
     let Some(contract) = contract::of(&tx, &row.operation)? else {
         let text = format!(
             "no relay has ever registered the operation {:?}: start one that names it, or one with \
@@ -36,9 +40,6 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<Shard>, now: i64) ->
         );
         return Ok(Why::new(Rule::NotRegistered, text));
     };
-    if due_at > now {
-        return Ok(Why::not_due(due_at, &row.last_error));
-    }
     let Some(candidate) = candidate::candidate(&tx, id, &row.operation)? else {
         return Ok(Why::queued(None));
     };

@@ -35,3 +35,35 @@ pub(crate) const NEXT_DUE: &str = "
             ORDER BY due_at, id LIMIT 1),
            (SELECT min(due_at) FROM main.outbox_lease INDEXED BY outbox_lease_due
             WHERE operation = ?1 AND state = 'in_flight' AND due_at IS NOT NULL)";
+
+macro_rules! first_in {
+    ($state:literal) => {
+        concat!(
+            "(SELECT min(due_at) FROM main.outbox_lease INDEXED BY outbox_lease_due
+              WHERE operation = f.operation AND state = '",
+            $state,
+            "' AND due_at IS NOT NULL)"
+        )
+    };
+}
+
+/// The first due time of each operation by state, found by skipping through the index, and when the
+/// first of its holds is to be tried.
+pub(crate) const FIRST_DUE: &str = concat!(
+    "WITH RECURSIVE found(operation) AS (
+        SELECT (SELECT min(operation) FROM main.outbox_lease WHERE due_at IS NOT NULL)
+        UNION ALL
+        SELECT (SELECT min(l.operation) FROM main.outbox_lease l
+                WHERE l.operation > found.operation AND l.due_at IS NOT NULL)
+        FROM found WHERE found.operation IS NOT NULL)
+    SELECT f.operation, ",
+    first_in!("pending"),
+    ", ",
+    first_in!("in_flight"),
+    ", ",
+    first_in!("unknown"),
+    " FROM found f WHERE f.operation IS NOT NULL
+    UNION ALL
+    SELECT operation, min(until), NULL, NULL FROM main.outbox_hold INDEXED BY outbox_hold_until
+    WHERE until IS NOT NULL AND operation <> '' GROUP BY operation"
+);

@@ -1,5 +1,6 @@
 //! A relay's write connection: its questions that need no lock, and its transactions.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use file_id::FileId;
@@ -10,7 +11,7 @@ use crate::core::{Closed, Gate, Shard};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::connection;
 use crate::store::relay::due::{
-    HAS_DUE, HAS_EXPIRED, HAS_LOOKUP, NEXT_DUE, NEXT_LOOKUP, may_look_up,
+    FIRST_DUE, HAS_DUE, HAS_EXPIRED, HAS_LOOKUP, NEXT_DUE, NEXT_LOOKUP, may_look_up,
 };
 use crate::store::relay::leases;
 use crate::store::relay::tx::{RelayTx, Rules};
@@ -114,20 +115,21 @@ impl Writer {
         leases::has_ended(&self.conn, dead, now)
     }
 
-    /// The operations that have rows which may act, found by skipping through the index.
-    pub fn operations_with_work(&self) -> Result<Vec<String>> {
-        let mut statement = self.conn.prepare_cached(
-            "WITH RECURSIVE found(operation) AS (
-                 SELECT (SELECT min(operation) FROM main.outbox_lease WHERE due_at IS NOT NULL)
-                 UNION ALL
-                 SELECT (SELECT min(l.operation) FROM main.outbox_lease l
-                         WHERE l.operation > found.operation AND l.due_at IS NOT NULL)
-                 FROM found WHERE found.operation IS NOT NULL)
-             SELECT operation FROM found WHERE operation IS NOT NULL",
-        )?;
-        // A name that was edited into bytes that are not text belongs to no operation.
-        let rows = statement.query_map([], |row| Ok(row.get(0).ok()))?;
-        Ok(rows.filter_map(Result::transpose).collect::<Result<_, _>>()?)
+    /// When each operation that has any such row first has one due, a lease that ends, or a hold
+    /// to try.
+    pub fn first_due(&self) -> Result<HashMap<String, i64>> {
+        let mut statement = self.conn.prepare_cached(FIRST_DUE)?;
+        let mut rows = statement.query([])?;
+        let mut found = HashMap::new();
+        while let Some(row) = rows.next()? {
+            // A name that was edited into bytes that are not text belongs to no operation.
+            let Ok(operation) = row.get(0) else { continue };
+            let due: [Option<i64>; 3] = [row.get(1)?, row.get(2)?, row.get(3)?];
+            if let Some(due) = due.into_iter().flatten().min() {
+                found.entry(operation).and_modify(|at: &mut i64| *at = due.min(*at)).or_insert(due);
+            }
+        }
+        Ok(found)
     }
 
     /// Refuses to go on where the file was deleted or replaced: what is written now goes nowhere.
