@@ -338,6 +338,17 @@ FROM outbox o
 LEFT JOIN outbox_lease l ON l.id = o.id
 LEFT JOIN outbox_receipt r ON r.id = o.id;
 
+-- How many intents of each operation are not settled, and when the first of them is due. Does
+-- not read what is settled.
+CREATE VIEW main.outbox_backlog AS
+SELECT operation, state AS status, count(*) AS total,
+       min(CASE state WHEN 'pending' THEN due_at END) AS first_due_at
+FROM outbox_lease GROUP BY operation, state
+UNION ALL
+SELECT o.operation, 'pending', count(*), NULL
+FROM outbox_keyed k CROSS JOIN outbox o ON o.id = k.id
+WHERE NOT EXISTS (SELECT 1 FROM outbox_lease l WHERE l.id = k.id) GROUP BY o.operation;
+
 -- Guards. RAISE(ABORT) is loud under INSERT OR IGNORE and OR REPLACE too, where a constraint
 -- would skip the row or change the one that is there.
 CREATE TRIGGER main.outbox_insert_guard BEFORE INSERT ON outbox

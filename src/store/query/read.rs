@@ -161,22 +161,18 @@ pub(crate) fn ids(conn: &Connection, filter: &Filter) -> Result<Vec<i64>> {
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
+pub(crate) const STATS: &str = "
+    SELECT operation, status, total, CASE WHEN first_due_at <= ?1 THEN first_due_at END
+    FROM main.outbox_backlog
+    UNION ALL
+    SELECT operation, status, total, NULL FROM main.outbox_settled
+    UNION ALL
+    SELECT operation, NULL, 0, NULL FROM main.outbox_operation";
+
 /// Counts by operation. Settled intents are counted where they are settled, not here.
 pub(crate) fn stats(conn: &Connection, now: i64) -> Result<Vec<OperationStats>> {
     let mut all: BTreeMap<String, OperationStats> = BTreeMap::new();
-    let mut statement = conn.prepare_cached(
-        "SELECT operation, state, count(*),
-                min(CASE WHEN state = 'pending' AND due_at <= ?1 THEN due_at END)
-         FROM main.outbox_lease GROUP BY operation, state
-         UNION ALL
-         SELECT o.operation, 'pending', count(*), NULL
-         FROM main.outbox_keyed k CROSS JOIN main.outbox o ON o.id = k.id
-         WHERE NOT EXISTS (SELECT 1 FROM main.outbox_lease l WHERE l.id = k.id) GROUP BY o.operation
-         UNION ALL
-         SELECT operation, status, total, NULL FROM main.outbox_settled
-         UNION ALL
-         SELECT operation, NULL, 0, NULL FROM main.outbox_operation",
-    )?;
+    let mut statement = conn.prepare_cached(STATS)?;
     let mut rows = statement.query([now])?;
     while let Some(row) = rows.next()? {
         let operation = lossy(row, 0)?;
