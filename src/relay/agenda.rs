@@ -1,6 +1,7 @@
 //! Which operations may have something to do, so that thousands of them are not asked one by one.
 
 use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
 
 /// A relay with no more lanes than this asks each of them.
 pub(super) const FEW_LANES: usize = 16;
@@ -11,15 +12,28 @@ pub(super) struct Agenda {
     first_due: HashMap<String, i64>,
     /// The operations that have a lane.
     pub opened: HashSet<String>,
-    /// Whether the relay goes by this, because there are many lanes.
+    /// Whether the relay goes by this, because there are many operations.
     is_kept: bool,
+    /// The last intent that was in the file.
+    pub last_id: i64,
+    /// When the file may be walked through again.
+    pub walk_at: Option<Instant>,
 }
 
+/// A walk takes at most this part of the time.
+const WALKS: u32 = 20;
+
 impl Agenda {
-    /// Notes what the file says.
-    pub fn note(&mut self, first_due: HashMap<String, i64>) {
+    /// Notes what a walk through the file has found, and how long it took.
+    pub fn note(&mut self, first_due: HashMap<String, i64>, took: Duration) {
+        self.is_kept = self.opened.len().max(first_due.len()) > FEW_LANES;
         self.first_due = first_due;
-        self.is_kept = self.opened.len() > FEW_LANES;
+        self.walk_at = self.is_kept.then(|| Instant::now() + took * WALKS);
+    }
+
+    /// Whether what was enqueued since the last walk is all that is asked for yet.
+    pub fn is_fresh(&self) -> bool {
+        self.walk_at.is_some_and(|at| Instant::now() < at)
     }
 
     /// Notes that an operation may have something due since the last look.

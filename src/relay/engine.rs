@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::agenda::{Agenda, FEW_LANES};
 use super::capacity::Capacity;
@@ -105,14 +105,22 @@ impl Engine {
     }
 
     /// Opens a lane for each operation with something due that is not named, where there is a
-    /// default; and notes which lanes are to be asked, where there are many.
-    pub fn discover(&mut self, now: i64) -> Result<()> {
+    /// default; and notes which lanes are to be asked, where there are many. A drain asks for all,
+    /// and a relay that runs mostly for what was enqueued since. Returns whether it was all.
+    pub fn discover(&mut self, now: i64, is_drain: bool) -> Result<bool> {
         let shared = Arc::clone(&self.shared);
         let default = shared.default_operation.as_ref();
         if default.is_none() && self.lanes.len() <= FEW_LANES {
-            return Ok(());
+            return Ok(true);
         }
-        let mut first_due = self.writer.first_due()?;
+        let began = Instant::now();
+        let is_partial = !is_drain && self.agenda.is_fresh();
+        let (mut first_due, last_id) = if is_partial {
+            self.writer.enqueued_since(self.agenda.last_id)?
+        } else {
+            self.writer.first_due()?
+        };
+        self.agenda.last_id = last_id;
         first_due.retain(|name, _| default.is_some() || self.agenda.opened.contains(name));
         if let Some(default) = default {
             for name in first_due.iter().filter(|due| *due.1 <= now).map(|due| due.0) {
@@ -121,8 +129,17 @@ impl Engine {
                 }
             }
         }
-        self.agenda.note(first_due);
-        Ok(())
+        if is_partial {
+            first_due.keys().for_each(|name| self.agenda.touch(name));
+        } else {
+            self.agenda.note(first_due, began.elapsed());
+        }
+        Ok(!is_partial)
+    }
+
+    /// When a look at all operations may be made again, where the last one was not.
+    pub fn walk_at(&self) -> Option<Instant> {
+        self.agenda.walk_at
     }
 
     pub fn holds_nothing(&self) -> bool {

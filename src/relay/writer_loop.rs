@@ -242,7 +242,8 @@ impl<'a> WriterLoop<'a> {
             return Ok(false);
         }
         let began = Instant::now();
-        self.engine.discover(now)?;
+        let is_drain = matches!(self.until, Until::NothingIsDue);
+        let is_whole = self.engine.discover(now, is_drain)?;
         if changed {
             self.engine.find_stopped(now)?;
             self.hand_out(Vec::new());
@@ -256,6 +257,9 @@ impl<'a> WriterLoop<'a> {
         // A look that has no cause takes a small part of the time, however much waits.
         let pause = began.elapsed().saturating_mul(100).clamp(SAFETY_POLL, CALM_MAX);
         self.look_again_at = Instant::now() + pause;
+        if !is_whole {
+            self.look_again_at = self.engine.walk_at().unwrap_or(self.look_again_at);
+        }
         Ok(due)
     }
 

@@ -116,8 +116,10 @@ impl Writer {
     }
 
     /// When each operation that has any such row first has one due, a lease that ends, or a hold
-    /// to try.
-    pub fn first_due(&self) -> Result<HashMap<String, i64>> {
+    /// to try; and the last intent.
+    pub fn first_due(&self) -> Result<(HashMap<String, i64>, i64)> {
+        let sql = "SELECT coalesce(max(id), 0) FROM main.outbox";
+        let last_id = query_row(&self.conn, sql, [], |row| row.get(0))?;
         let mut statement = self.conn.prepare_cached(FIRST_DUE)?;
         let mut rows = statement.query([])?;
         let mut found = HashMap::new();
@@ -129,7 +131,24 @@ impl Writer {
                 found.entry(operation).and_modify(|at: &mut i64| *at = due.min(*at)).or_insert(due);
             }
         }
-        Ok(found)
+        Ok((found, last_id))
+    }
+
+    /// The same, as far as it can be told from the intents that were enqueued after this one; and
+    /// the last intent. An intent of a line waits longer perhaps.
+    pub fn enqueued_since(&self, last_id: i64) -> Result<(HashMap<String, i64>, i64)> {
+        let mut statement = self
+            .conn
+            .prepare_cached("SELECT id, operation, available_at FROM main.outbox WHERE id > ?1")?;
+        let mut rows = statement.query([last_id])?;
+        let (mut found, mut last_id) = (HashMap::new(), last_id);
+        while let Some(row) = rows.next()? {
+            last_id = last_id.max(row.get(0)?);
+            if let (Ok(operation), Ok(due)) = (row.get(1), row.get::<_, i64>(2)) {
+                found.entry(operation).and_modify(|at: &mut i64| *at = due.min(*at)).or_insert(due);
+            }
+        }
+        Ok((found, last_id))
     }
 
     /// Refuses to go on where the file was deleted or replaced: what is written now goes nowhere.
