@@ -130,7 +130,9 @@ impl Engine {
             }
         }
         if is_partial {
-            first_due.keys().for_each(|name| self.agenda.touch(name));
+            for name in first_due.keys() {
+                self.agenda.touch(name);
+            }
         } else {
             self.agenda.note(first_due, began.elapsed());
         }
