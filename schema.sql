@@ -261,6 +261,15 @@ CREATE TABLE main.outbox_operation (
     failures        INTEGER NOT NULL DEFAULT 0,
     throttled_until INTEGER,
     resumed_at      INTEGER,
+    -- The intent whose outcome began the pause, or made it go on; those that were refused as by
+    -- their credentials, with no success between; and since when, and by whose answer, it is
+    -- throttled.
+    paused_culprit  INTEGER,
+    refused         TEXT,
+    throttled_since INTEGER,
+    throttled_by    INTEGER,
+    -- Whether its intents go over the machine's network.
+    uses_network    INTEGER NOT NULL DEFAULT 0 CHECK (uses_network IN (0, 1)),
     -- What is left in the bucket of its rate, in thousandths of a send, and when that was.
     bucket          INTEGER,
     bucket_at       INTEGER,

@@ -70,6 +70,14 @@ pub trait Handler: Send + Sync {
         true
     }
 
+    /// The origin (scheme, host and port) to which intents go that name no endpoint, of a handler
+    /// that goes over the machine's network; empty where there is none. Its intents wait while
+    /// several origins in a row fail with the class `offline`. Defaults to `None`: the network does
+    /// not concern it.
+    fn network(&self) -> Option<String> {
+        None
+    }
+
     /// Whether this handler has a lookup, [`reconcile`](Self::reconcile). Where no relay on the
     /// file has one, an intent that may have been applied and may not be sent again needs review at
     /// once. Defaults to no.

@@ -70,7 +70,8 @@ pub(crate) fn classify(
         307 | 308 => Outcome::Rejected(fail("redirect", "moved; redirects are not followed")),
         // Also 301 to 303: an application may act and then point to a page about it.
         300..=399 => Outcome::MaybeSent(fail("redirect", "redirects are not followed")),
-        401 | 403 | 407 => Outcome::Unauthorized(fail("auth", "credentials were not accepted")),
+        401 | 407 => Outcome::Unauthorized(fail("auth", "credentials were not accepted")),
+        403 => forbidden(answer, now),
         408 | 421 | 423 | 425 => {
             Outcome::Transient(fail("transient", "not processed and may be repeated"))
         }
@@ -133,6 +134,30 @@ fn unavailable(answer: &Answer, now: i64) -> Outcome {
     } else {
         Outcome::MaybeSent(failure)
     }
+}
+
+/// A 403 is said to a client that was too fast, to credentials that are not accepted, and to one
+/// request because of what is in it.
+fn forbidden(answer: &Answer, now: i64) -> Outcome {
+    let limited = failure(answer, "limited", "forbidden for now", now);
+    if limited.retry_after.is_some() || is_used_up(answer) {
+        return Outcome::Limited(limited);
+    }
+    Outcome::Transient(failure(answer, "auth", "forbidden", now))
+}
+
+/// Whether a header says that none are left of a rate limit.
+fn is_used_up(answer: &Answer) -> bool {
+    let is_zero = |text: &str| text.trim_ascii().parse() == Ok(0);
+    ["x-ratelimit-remaining", "ratelimit-remaining", "x-rate-limit-remaining"]
+        .into_iter()
+        .any(|name| header(answer, name).is_some_and(is_zero))
+        || header(answer, "ratelimit").is_some_and(|value| {
+            value.split([';', ',']).any(|part| {
+                let (name, left) = part.split_once('=').unwrap_or_default();
+                matches!(name.trim_ascii(), "r" | "remaining") && is_zero(left)
+            })
+        })
 }
 
 /// Whether the downstream marks the answer as the stored one to an earlier request.

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::hold::StoredHold;
 #[cfg(feature = "serde")]
 use super::json;
 use super::pause::{Pause, PauseKind};
+use super::utc;
 use super::word::words;
 use crate::error::{Error, Result};
 
@@ -178,6 +180,18 @@ pub struct StoredContract {
     pub paused_by: Option<String>,
     /// Why the operation is paused.
     pub paused_reason: Option<String>,
+    /// The intent whose outcome began the pause, or made it go on.
+    pub paused_culprit: Option<i64>,
+    /// Until when intents that name no endpoint wait because the downstream asked for it, in UTC
+    /// milliseconds.
+    pub throttled_until: Option<i64>,
+    /// Since when they wait for that, in UTC milliseconds.
+    pub throttled_since: Option<i64>,
+    /// The intent to which the downstream said so.
+    pub throttled_by: Option<i64>,
+    /// The parts of the operation that are held back while others go on: origins and endpoints that
+    /// its intents name, and everything where the machine has no network.
+    pub holds: Vec<StoredHold>,
 }
 
 impl StoredContract {
@@ -190,8 +204,21 @@ impl StoredContract {
             reason: self.paused_reason.clone().unwrap_or_default(),
             actor: self.paused_by.clone().unwrap_or_default(),
             since: self.paused_since.unwrap_or_default(),
+            culprit: self.paused_culprit,
         };
         Some(pause.in_words())
+    }
+
+    /// A sentence for each part of the operation that is held back.
+    pub fn holds_in_words(&self) -> Vec<String> {
+        let throttled = self.throttled_until.map(|until| {
+            let since =
+                self.throttled_since.map_or_else(String::new, |at| format!(" since {}", utc(at)));
+            let by = self.throttled_by.map_or_else(String::new, |id| format!(" (intent {id})"));
+            let until = utc(until);
+            format!("its downstream asked to be left alone{since}{by}, until {until}")
+        });
+        throttled.into_iter().chain(self.holds.iter().map(StoredHold::in_words)).collect()
     }
 }
 

@@ -231,7 +231,7 @@ pub(crate) fn decide_never_fits(facts: &Facts, cost: i64, budget: &Budget) -> De
 /// attempt is counted.
 pub(crate) fn uncounted(facts: &Facts, outcome: &Outcome) -> Facts {
     // Where the decision itself gives the attempt back, it is not given back twice.
-    let counted = u32::from(matches!(outcome, Outcome::MaybeSent(_)));
+    let counted = u32::from(matches!(outcome, Outcome::MaybeSent(_) | Outcome::Transient(_)));
     Facts {
         attempts: facts.attempts.saturating_sub(counted),
         tries: facts.tries.saturating_sub(1),

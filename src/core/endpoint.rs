@@ -6,6 +6,7 @@ use std::fmt::Write;
 
 use http::Uri;
 
+use super::key::sha256;
 use crate::error::{Error, Result};
 
 /// The longest endpoint, in bytes, before its placeholders are filled in.
@@ -50,6 +51,12 @@ pub(crate) fn origin_of(text: &str) -> Option<String> {
     let uri: Uri = text.parse().ok()?;
     (uri.scheme().is_some() && uri.host().is_some_and(|host| !host.is_empty()))
         .then(|| origin(&uri))
+}
+
+/// The name of an endpoint under which it may be shown: its origin, and a hash for the rest.
+pub(crate) fn endpoint_name(endpoint: &str) -> Option<String> {
+    let hash = sha256(endpoint);
+    Some(format!("{} #{}", origin_of(endpoint)?, &hash[..16]))
 }
 
 /// Fills in the placeholders of a checked endpoint, with a value for each.

@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use super::budget::{Left, UsedUp};
-use super::outcome::Outcome;
+use super::hold::{Heard, Hold, Lesson, THROTTLE_MAX_MS};
+use super::outcome::{Failure, Outcome};
 use super::pause::{Pause, PauseKind};
 use super::{CLOCK_SLACK_MS, Draw, millis};
 
@@ -20,8 +21,13 @@ pub(crate) struct FlowControl {
     pub probes: u32,
     /// Outcomes in a row that did not reach the downstream, or may not have.
     pub failures: u32,
+    /// Intents in a row that were refused as by their credentials, with no success between.
+    pub refused: Vec<i64>,
     /// The downstream asked to be left alone until then.
     pub throttled_until: Option<i64>,
+    /// Since when it is left alone, and the intent that was told so.
+    pub throttled_since: Option<i64>,
+    pub throttled_by: Option<i64>,
     /// When the operation was resumed. More is let through as time goes by.
     pub resumed_at: Option<i64>,
     /// Thousandths of a send left in the bucket of the rate, and when that was.
@@ -96,19 +102,84 @@ pub(crate) enum Closed {
     Paused(Pause),
     Probing,
     Throttled,
+    /// The machine has no network.
+    Offline,
     InFlight(usize),
     Resuming,
     Rate,
     Budget(UsedUp),
 }
 
+/// The gates of one operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Gates {
+    /// For rows that go to the configured endpoint.
+    pub configured: Gate,
+    /// For rows that name an endpoint of their own.
+    pub elsewhere: Gate,
+    /// A single row is to try whether the machine's network is there again.
+    pub tries_network: bool,
+}
+
+/// Asks [`gate`] for both kinds of rows. `network` is the hold on everything that goes over the
+/// machine's network, where the operation does.
+pub(crate) fn gates(
+    flow: &FlowControl,
+    in_flight: usize,
+    left: &Left,
+    network: Option<&Hold>,
+    now: i64,
+) -> Gates {
+    let network = network.filter(|hold| hold.cause.is_some());
+    if let Some(hold) = network.filter(|hold| hold.probe.is_some() || !hold.is_over(now)) {
+        let why = if hold.probe.is_some() { Closed::Probing } else { Closed::Offline };
+        let closed = Gate::Closed { until: hold.until, why };
+        return Gates { configured: closed.clone(), elsewhere: closed, tries_network: false };
+    }
+    let configured = gate(flow, in_flight, left, now);
+    let elsewhere = gate(&flow.elsewhere(), in_flight, left, now);
+    Gates { configured, elsewhere, tries_network: network.is_some() }
+}
+
+impl Gates {
+    /// Whether no row may be sent.
+    pub fn are_closed(&self) -> bool {
+        [&self.configured, &self.elsewhere]
+            .into_iter()
+            .all(|gate| matches!(gate, Gate::Closed { .. }))
+    }
+}
+
+/// How far an operation is stopped, so that rows which no worker has started go back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stopped {
+    /// Those for the configured endpoint.
+    Configured,
+    All,
+}
+
+impl Gate {
+    /// How far a closed gate stops what was claimed before.
+    pub fn stopped(&self) -> Option<Stopped> {
+        match self {
+            Self::Closed { why: Closed::Paused(pause), .. } => {
+                let is_all = pause.kind == PauseKind::Operator;
+                Some(if is_all { Stopped::All } else { Stopped::Configured })
+            }
+            Self::Closed { why: Closed::Throttled, .. } => Some(Stopped::Configured),
+            Self::Closed { why: Closed::Offline, .. } => Some(Stopped::All),
+            _ => None,
+        }
+    }
+}
+
 /// A probe passes over at most two to the power of this.
 const PASSED_OVER_MAX: u32 = 10;
+/// So many different intents that are refused, with no success between, say that the credentials
+/// are to blame.
+const REFUSED_MAX: usize = 3;
 /// While it resumes, the rows in flight may double this often.
 const RAMP_STEP_MS: i64 = 500;
-/// How long a downstream that says "too much" and not for how long is left alone, at most. A row
-/// that was tried often waits longer for itself, which is no reason for the others to.
-const UNASKED_MAX_MS: i64 = 60_000;
 
 /// After so many doublings there is no limit any more.
 const RAMP_STEPS: i64 = 8;
@@ -139,7 +210,7 @@ pub(crate) fn gate(flow: &FlowControl, in_flight: usize, left: &Left, now: i64) 
     if must_probe {
         return Gate::Probe((1 << flow.probes.min(PASSED_OVER_MAX)) - 1);
     }
-    if let Some(until) = flow.throttled_until.filter(|&until| until > now) {
+    if let Some(until) = flow.throttled_until(now) {
         return closed(Some(until), Closed::Throttled);
     }
     let mut limit = left.sends;
@@ -169,18 +240,6 @@ pub(crate) fn gate(flow: &FlowControl, in_flight: usize, left: &Left, now: i64) 
     Gate::Open(limit)
 }
 
-/// An outcome as flow control hears of it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Heard<'a> {
-    pub outcome: &'a Outcome,
-    /// The row and the token of the claim it ended.
-    pub claim: (i64, i64),
-    /// The row goes to an address of its own, whose answers say nothing about the others'.
-    pub names_endpoint: bool,
-    /// The row's next attempt.
-    pub due_at: Option<i64>,
-}
-
 /// A move of the operation itself, for its own trail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FlowMove {
@@ -196,9 +255,24 @@ impl FlowControl {
             || begun.is_some_and(|at| now.saturating_sub(at) < RAMP_STEP_MS * RAMP_STEPS)
     }
 
-    /// Whether this claim is the one that tries out whether the pause can end.
-    pub fn is_probe(&self, id: i64, token: i64) -> bool {
-        self.probe == Some((id, token))
+    /// Until when the downstream is left alone. No downstream is left alone for longer than a day,
+    /// whatever an older build has written.
+    pub fn throttled_until(&self, now: i64) -> Option<i64> {
+        let most = now.saturating_add(THROTTLE_MAX_MS).saturating_add(CLOCK_SLACK_MS);
+        self.throttled_until.filter(|&until| until > now && until <= most)
+    }
+
+    /// The flow of intents that name an endpoint of their own: a person's pause and the limits hold
+    /// for them, and what was learnt at the configured endpoint does not.
+    pub fn elsewhere(&self) -> Self {
+        let pause = self.pause.clone().filter(|pause| pause.kind == PauseKind::Operator);
+        Self { pause, ..self.afresh() }
+    }
+
+    /// Whether this outcome is that of a probe, and says that the pause must go on.
+    pub fn is_failed_probe(&self, heard: &Heard<'_>) -> bool {
+        let is_auth = self.pause.as_ref().is_some_and(|pause| pause.kind == PauseKind::Auth);
+        self.probe == Some(heard.claim) && heard.fails(is_auth)
     }
 
     /// Takes sends out of the bucket.
@@ -227,8 +301,7 @@ impl FlowControl {
 
     /// Lets it flow again. Returns whether it had stood still.
     pub fn resume(&mut self, now: i64) -> bool {
-        let was_paused =
-            self.pause.is_some() || self.throttled_until.is_some_and(|until| until > now);
+        let was_paused = self.pause.is_some() || self.throttled_until(now).is_some();
         *self = Self { resumed_at: was_paused.then_some(now), ..self.afresh() };
         was_paused
     }
@@ -238,52 +311,62 @@ impl FlowControl {
         Self { limits: self.limits, bucket: self.bucket, ..Self::default() }
     }
 
-    /// Takes into account what an outcome says about the downstream. So many failures in a row as
-    /// `breaker_after` open the circuit breaker; `None` switches it off.
+    /// Takes into account what an outcome says about the configured endpoint. So many failures in a
+    /// row as `breaker_after` open the circuit breaker; `None` switches it off.
     pub fn on_outcome(
         &mut self,
         heard: &Heard<'_>,
         breaker_after: Option<u32>,
         draw: Draw,
     ) -> Option<FlowMove> {
-        let Heard { outcome, claim, names_endpoint, due_at } = *heard;
-        let now = draw.now;
-        let was_probe = self.probe == Some(claim);
+        let (now, id) = (draw.now, heard.claim.0);
+        let was_probe = self.probe == Some(heard.claim);
         if was_probe {
             self.probe = None;
         }
-        match outcome {
-            Outcome::Unauthorized(failure) => {
-                return self.fail(PauseKind::Auth, &failure.message, was_probe, draw);
+        let kind = self.pause.as_ref().map(|pause| pause.kind);
+        let by = |failure| Culprit { id, failure, was_probe };
+        match heard.lesson() {
+            Lesson::RefusesAll(failure) => return self.fail(PauseKind::Auth, &by(failure), draw),
+            Lesson::RefusesOne(failure) => {
+                if !self.refused.contains(&id) {
+                    self.refused.push(id);
+                }
+                let is_enough = self.refused.len() >= REFUSED_MAX;
+                if is_enough || (was_probe && kind == Some(PauseKind::Auth)) {
+                    self.refused.clear();
+                    return self.fail(PauseKind::Auth, &by(failure), draw);
+                }
+                if kind == Some(PauseKind::Auth) {
+                    return None;
+                }
             }
-            Outcome::NotSent(failure) | Outcome::MaybeSent(failure)
-                if is_about_downstream(outcome, names_endpoint) =>
-            {
+            Lesson::Fails(failure) => {
                 self.failures = self.failures.saturating_add(1);
                 let opens = breaker_after.is_some_and(|after| self.failures >= after);
                 if was_probe || (opens && self.pause.is_none()) {
-                    let reason = &failure.message;
-                    return self.fail(PauseKind::Breaker, reason, was_probe, draw);
+                    return self.fail(PauseKind::Breaker, &by(failure), draw);
                 }
                 return None;
             }
-            Outcome::NotSent(failure) | Outcome::MaybeSent(failure) => {
-                // The outcome says nothing about the downstream, so no pause ends by it.
-                let kind = self.pause.as_ref().filter(|_| was_probe).map(|pause| pause.kind);
-                return kind.and_then(|kind| self.fail(kind, &failure.message, true, draw));
+            // The outcome says nothing about the downstream, so no pause ends by it.
+            Lesson::Nothing(failure) => {
+                return kind.filter(|_| was_probe).and_then(|k| self.fail(k, &by(failure), draw));
             }
-            Outcome::Succeeded(_) => {}
-            _ if names_endpoint && self.pause.is_some() => return None,
-            Outcome::Limited(failure) if !names_endpoint => {
-                let asked = failure.retry_after.map(|after| now.saturating_add(millis(after)));
-                let unasked = || due_at.map(|at| at.min(now.saturating_add(UNASKED_MAX_MS)));
-                self.throttled_until = self.throttled_until.max(asked.or_else(unasked));
+            Lesson::Throttles(failure) => {
+                let before = self.throttled_until(now);
+                self.throttled_until = before.max(heard.throttled_until(failure, now));
+                if before.is_none() {
+                    (self.throttled_since, self.throttled_by) = (Some(now), Some(id));
+                }
             }
-            _ => {}
+            Lesson::Answers => {}
+        }
+        if matches!(heard.outcome, Outcome::Succeeded(_)) {
+            self.refused.clear();
         }
         self.failures = 0;
-        let mends = self.pause.as_ref().is_some_and(|pause| pause.kind != PauseKind::Operator);
-        if mends {
+        if kind.is_some_and(|kind| kind != PauseKind::Operator) {
             self.pause = None;
             self.probes = 0;
             self.resumed_at = Some(now);
@@ -299,43 +382,36 @@ impl FlowControl {
         }
     }
 
-    fn fail(
-        &mut self,
-        kind: PauseKind,
-        reason: &str,
-        was_probe: bool,
-        draw: Draw,
-    ) -> Option<FlowMove> {
+    fn fail(&mut self, kind: PauseKind, by: &Culprit<'_>, draw: Draw) -> Option<FlowMove> {
         let now = draw.now;
         if self.pause.as_ref().is_some_and(|pause| pause.kind == PauseKind::Operator) {
             return None;
         }
         let was_paused = self.pause.is_some();
-        if was_paused && !was_probe {
+        if was_paused && !by.was_probe {
             // The row had been in flight when the pause began, and says nothing new.
             return None;
         }
-        self.probes = if was_probe { self.probes.saturating_add(1) } else { 0 };
+        self.probes = if by.was_probe { self.probes.saturating_add(1) } else { 0 };
         let wait = millis(kind.probe_backoff().delay(self.probes.saturating_add(1), draw.roll));
         let since = self.pause.as_ref().map_or(now, |pause| pause.since);
         self.pause = Some(Pause {
             kind,
             until: Some(now.saturating_add(wait)),
-            reason: reason.to_owned(),
+            reason: by.failure.message.clone(),
             actor: "relay".into(),
             since,
+            culprit: Some(by.id),
         });
         (!was_paused).then_some(FlowMove::Paused)
     }
 }
 
-/// A handler that panics, or an address of a row's own that answers badly, is not the downstream.
-fn is_about_downstream(outcome: &Outcome, names_endpoint: bool) -> bool {
-    match outcome {
-        Outcome::NotSent(_) => true,
-        Outcome::MaybeSent(failure) => !names_endpoint && failure.class != "panic",
-        _ => false,
-    }
+/// The intent by which a pause begins or goes on.
+struct Culprit<'a> {
+    id: i64,
+    failure: &'a Failure,
+    was_probe: bool,
 }
 
 #[cfg(test)]

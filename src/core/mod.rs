@@ -45,7 +45,8 @@ pub(crate) use classify::{Answer, BodyEnd, OnConflict, Rules};
 pub(crate) use contract::{Downstream, OnDead, Promise, StoredContract};
 pub(crate) use decide::{Decision, Facts, Policy};
 pub(crate) use entry::{Entry, Filter, OperationStats};
-pub(crate) use flow::{Closed, FlowControl, FlowMove, Gate, Heard, Limits, Rate};
+pub(crate) use flow::{Closed, FlowControl, FlowMove, Gate, Gates, Limits, Rate, Stopped};
+pub(crate) use hold::Heard;
 pub(crate) use intent::{Intent, Prepared};
 #[cfg(feature = "http")]
 pub(crate) use lookup::LookupRules;

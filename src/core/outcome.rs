@@ -97,6 +97,7 @@ pub(crate) const RECEIPT_BODY_MAX: usize = 16 * 1024;
 /// | Class | What it says |
 /// |---|---|
 /// | `dns` `connect` `tls` | the host was not found, not reached, or is not who it says |
+/// | `offline` | the machine itself has no route, no resolver or no interface |
 /// | `timeout` `reset` `transport` | the exchange took too long, was cut, or failed otherwise |
 /// | `protocol` | the answer is not HTTP, or of a status that means nothing to us |
 /// | `endpoint` `header` `method` `request` | the request cannot or may not be sent as it stands |
@@ -132,6 +133,18 @@ impl Failure {
     /// A failure of this class with a message for people.
     pub fn new(class: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self { class: class.into(), message: message.into(), status: None, retry_after: None }
+    }
+
+    /// Whether the machine itself could not begin, as it has no route, no resolver or no interface.
+    pub(crate) fn is_offline(&self) -> bool {
+        self.class == "offline"
+    }
+
+    /// Whether something beyond the machine was heard: an answer, or a name that does not exist, a
+    /// refusal or a failed handshake, which are answers too.
+    pub(crate) fn proves_network(&self) -> bool {
+        self.status.is_some()
+            || matches!(self.class.as_ref(), "dns" | "connect" | "tls" | "reset" | "protocol")
     }
 }
 
@@ -176,12 +189,15 @@ pub enum Outcome {
     /// The request may have been applied: it left, and no trustworthy answer came. Tried again
     /// only where the downstream deduplicates and still remembers the key, else `unknown`.
     MaybeSent(Failure),
-    /// The downstream answered that it did not apply the request and that it may be repeated.
+    /// The downstream answered that it did not apply the request and that it may be repeated. With
+    /// the class `auth` it says that this intent was refused, and perhaps because of the
+    /// credentials: several different intents in a row pause the operation.
     Transient(Failure),
-    /// The downstream asked to slow down and did not apply the request; uses no attempt.
+    /// The downstream asked to slow down and did not apply the request; uses no attempt. The
+    /// operation waits, or the endpoint that the intent names; at most for 24 h.
     Limited(Failure),
     /// The downstream refused the credentials and did not apply the request. The row waits, uses
-    /// no attempt, and the operation is paused.
+    /// no attempt, and the operation is paused, or the origin that the intent names.
     Unauthorized(Failure),
     /// The downstream refused for good and did not apply the request.
     Rejected(Failure),

@@ -15,6 +15,8 @@ pub(crate) struct Pause {
     pub reason: String,
     pub actor: String,
     pub since: i64,
+    /// The intent whose outcome began the pause, or made it go on.
+    pub culprit: Option<i64>,
 }
 
 impl Pause {
@@ -35,7 +37,8 @@ impl Pause {
             || "it waits until it is resumed".into(),
             |until| format!("one intent tries again at {until}"),
         );
-        self.with_reason(format!("since {since} because {why}; {then}"))
+        let by = self.culprit.map_or_else(String::new, |id| format!("; intent {id} was the last"));
+        self.with_reason(format!("since {since} because {why}; {then}{by}"))
     }
 
     fn with_reason(&self, text: String) -> String {

@@ -6,6 +6,7 @@
 use super::contract::Downstream;
 use super::decide::{Withheld, why_no_repeat};
 use super::flow::Closed;
+use super::hold::Hold;
 use super::status::Status;
 use super::utc;
 use super::word::words;
@@ -20,6 +21,8 @@ words! {
         InFlight = "in_flight",
         /// Behind an earlier one of its ordering key.
         Queued = "queued",
+        /// Its origin, its tenant or another domain of it stands still.
+        Held = "held",
         NotRegistered = "not_registered",
         NotDue = "not_due",
         Unreadable = "unreadable",
@@ -32,6 +35,8 @@ words! {
         Paused = "paused",
         Probing = "probing",
         Throttled = "throttled",
+        /// The machine has no network.
+        Offline = "offline",
         TooManyInFlight = "too_many_in_flight",
         Resuming = "resuming",
         Rate = "rate",
@@ -134,6 +139,13 @@ impl Why {
         Self::new(Rule::NotDue, format!("it is not due until {}{after}", utc(until)))
     }
 
+    /// The row waits aside with others of its domain.
+    pub fn held(hold: &Hold) -> Self {
+        let ended = || "its domain goes on, and lets more through with time".into();
+        let text = hold.stored().map_or_else(ended, |hold| hold.in_words());
+        Self::new(Rule::Held, text)
+    }
+
     pub fn withheld(withheld: Withheld, downstream: Downstream, at: i64) -> Self {
         let at = utc(at);
         match withheld {
@@ -166,6 +178,12 @@ impl Why {
             Closed::Throttled => (
                 Rule::Throttled,
                 format!("the downstream of {operation:?} asked to be left alone until {until}"),
+            ),
+            Closed::Offline => (
+                Rule::Offline,
+                format!(
+                    "the machine has no network; an intent tries at {until} whether it is back"
+                ),
             ),
             Closed::InFlight(most) => (
                 Rule::TooManyInFlight,

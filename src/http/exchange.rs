@@ -158,9 +158,12 @@ fn failure(
         let why = match error {
             ResolveError::NotFound => "the host name was not found".to_owned(),
             ResolveError::TimedOut => format!("the host name was not resolved within {limit:?}"),
+            ResolveError::NoResolver => "no resolver can be asked for the host name".to_owned(),
             ResolveError::Refused => return Outcome::Rejected(refused(origin, secure)),
         };
-        return Outcome::NotSent(Failure::new("dns", format!("{origin}: {why}")));
+        let is_answer = matches!(error, ResolveError::NotFound);
+        let class = if is_answer { "dns" } else { "offline" };
+        return Outcome::NotSent(Failure::new(class, format!("{origin}: {why}")));
     }
     let (class, text) = describe(error, secure, sent, timeouts);
     let failure = Failure::new(class, format!("{origin}: {text}"));
@@ -232,7 +235,11 @@ fn describe(
             Kind::HostUnreachable
             | Kind::NetworkUnreachable
             | Kind::NetworkDown
-            | Kind::AddrNotAvailable => ("connect", "the host cannot be reached".into()),
+            | Kind::AddrNotAvailable
+                if !sent =>
+            {
+                ("offline", "there is no route to the host".into())
+            }
             kind if sent => ("transport", format!("the connection failed ({kind})").into()),
             kind => ("connect", format!("no connection could be made ({kind})").into()),
         },

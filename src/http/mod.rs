@@ -243,7 +243,9 @@ impl Http {
         match classify(&answer, &self.rules, delivery.downstream(), first, now) {
             // No credentials went to an address of the intent's own, so nothing is wrong with
             // them, and the operation's other intents must not wait.
-            Outcome::Unauthorized(failure) if !self.is_trusted(delivery) => {
+            Outcome::Unauthorized(failure) | Outcome::Transient(failure)
+                if failure.class == "auth" && !self.is_trusted(delivery) =>
+            {
                 Outcome::Rejected(failure)
             }
             outcome => outcome,
@@ -305,6 +307,10 @@ impl Handler for Http {
 
     fn runs_in_process(&self) -> bool {
         false
+    }
+
+    fn network(&self) -> Option<String> {
+        Some(self.trust.endpoint.clone().unwrap_or_default())
     }
 
     fn reconciles(&self) -> bool {

@@ -60,6 +60,8 @@ pub(crate) enum ResolveError {
     NotFound,
     #[error("the name was not resolved in time")]
     TimedOut,
+    #[error("no resolver can be asked")]
+    NoResolver,
     #[error("no address of the host is allowed")]
     Refused,
 }
@@ -77,10 +79,7 @@ impl GuardedResolver {
         Self::with_lookup(trust, system_lookup)
     }
 
-    fn with_lookup(
-        trust: Trust,
-        lookup: impl Fn(&str) -> Vec<IpAddr> + Send + Sync + 'static,
-    ) -> Self {
+    fn with_lookup(trust: Trust, lookup: impl Fn(&str) -> Found + Send + Sync + 'static) -> Self {
         let (state, changed) = (Mutex::default(), Condvar::new());
         Self { trust, names: Arc::new(Names { lookup: Box::new(lookup), state, changed }) }
     }
@@ -129,14 +128,25 @@ fn literal(host: &str) -> Option<IpAddr> {
     bare.parse().ok()
 }
 
-fn system_lookup(host: &str) -> Vec<IpAddr> {
-    // The reason of a failure is not kept: systems word it differently, and retrying is the
-    // answer to all of them.
-    (host, 0).to_socket_addrs().map(|found| found.map(|a| a.ip()).collect()).unwrap_or_default()
+fn system_lookup(host: &str) -> Found {
+    match (host, 0).to_socket_addrs() {
+        Ok(found) => Ok(found.map(|address| address.ip()).collect()),
+        // Systems word the reasons differently and number none of them; these are the words of the
+        // two C libraries of Linux.
+        Err(error) => {
+            let text = error.to_string();
+            let is_temporary =
+                ["Temporary failure", "Try again"].iter().any(|words| text.contains(words));
+            Err(if is_temporary { ResolveError::NoResolver } else { ResolveError::NotFound })
+        }
+    }
 }
 
+/// The addresses of a name.
+type Found = Result<Vec<IpAddr>, ResolveError>;
+
 /// Finds the addresses of a name: the system's lookup, or a test's.
-type Lookup = dyn Fn(&str) -> Vec<IpAddr> + Send + Sync;
+type Lookup = dyn Fn(&str) -> Found + Send + Sync;
 
 /// The names asked for, shared with the threads that ask.
 struct Names {
@@ -153,11 +163,7 @@ struct State {
 
 enum Entry {
     Asking,
-    /// No addresses: there is no such name.
-    Answered {
-        addresses: Vec<IpAddr>,
-        until: Instant,
-    },
+    Answered { found: Found, until: Instant },
 }
 
 impl fmt::Debug for Names {
@@ -178,12 +184,7 @@ impl Names {
         loop {
             let now = Instant::now();
             match state.names.get(host) {
-                Some(Entry::Answered { addresses, until }) if *until > now => {
-                    if addresses.is_empty() {
-                        return Err(ResolveError::NotFound);
-                    }
-                    return Ok(addresses.clone());
-                }
+                Some(Entry::Answered { found, until }) if *until > now => return found.clone(),
                 Some(Entry::Asking) => {}
                 _ if state.running < LOOKUPS_MAX => self.ask(&mut state, host)?,
                 _ => {}
@@ -205,8 +206,8 @@ impl Names {
         std::thread::Builder::new()
             .name("outbox-resolve".to_owned())
             .spawn(move || {
-                let addresses = (shared.lookup)(&name);
-                shared.answer(name, addresses);
+                let found = (shared.lookup)(&name);
+                shared.answer(name, found);
             })
             .map_err(|_| ResolveError::TimedOut)?;
         state.running += 1;
@@ -218,11 +219,11 @@ impl Names {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn answer(&self, host: String, addresses: Vec<IpAddr>) {
-        let until = Instant::now() + if addresses.is_empty() { UNKNOWN_FOR } else { KNOWN_FOR };
+    fn answer(&self, host: String, found: Found) {
+        let until = Instant::now() + if found.is_ok() { KNOWN_FOR } else { UNKNOWN_FOR };
         let mut state = self.lock();
         state.running -= 1;
-        state.names.insert(host, Entry::Answered { addresses, until });
+        state.names.insert(host, Entry::Answered { found, until });
         drop(state);
         self.changed.notify_all();
     }

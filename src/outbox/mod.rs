@@ -328,7 +328,7 @@ impl Outbox {
 
     /// The operations that relays have registered: their contracts, and why they stand still.
     pub fn operations(&self) -> Result<Vec<StoredContract>> {
-        operations::operations(&*self.inner.store.reader()?)
+        operations::operations(&*self.inner.store.reader()?, self.now())
     }
 
     /// The reason why an intent is not sent now: a short word for the first rule that keeps it, and

@@ -22,6 +22,7 @@ use crate::error::Result;
 use crate::event::{Event, EventKind};
 use crate::handler::Held;
 use crate::liveness;
+use crate::store::relay::stops::Stops;
 use crate::store::tables::lost_lease::IsAlive;
 use crate::store::{Record, Reported, Writer};
 
@@ -45,8 +46,8 @@ pub(super) struct Engine {
     in_doubt_since: InDoubtSince,
     /// Workers that stand in for those that are slow or stuck.
     substitutes: usize,
-    /// Places of lanes that were paused or throttled: rows that wait for a worker there go back.
-    pub stopped: Vec<usize>,
+    /// Rows of these that wait for a worker go back.
+    pub stops: Stops,
     random: fastrand::Rng,
     renew_at: i64,
     /// Which of the lanes with equal priority comes first.
@@ -81,7 +82,7 @@ impl Engine {
             patrol: Patrol::new(),
             in_doubt_since: InDoubtSince::default(),
             substitutes: 0,
-            stopped: Vec::new(),
+            stops: Stops::default(),
             random,
             renew_at: 0,
             turn: 0,
@@ -231,8 +232,8 @@ impl Engine {
     pub fn find_stopped(&mut self, now: i64) -> Result<()> {
         for lane in &self.lanes {
             let is_held = self.held.values().any(|work| work.lane.place == lane.place);
-            if is_held && self.writer.is_stopped(&lane.rules, now)? {
-                self.stopped.push(lane.place);
+            if is_held && let Some(stopped) = self.writer.stopped(&lane.rules, now)? {
+                self.stops.operation(&lane.rules.operation, stopped);
             }
         }
         Ok(())
@@ -285,11 +286,7 @@ impl Engine {
         renewed.lost.iter().for_each(|lost| lost.revoke());
         renewed.overdue.iter().for_each(|claim| self.abandon(*claim));
         self.publish(&stepped.events);
-        for lane in &self.lanes {
-            if stepped.stopped.contains(&lane.rules.operation) {
-                self.stopped.push(lane.place);
-            }
-        }
+        self.stops.extend(stepped.stops);
         self.hold(&works);
         Ok(works)
     }

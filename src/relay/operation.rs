@@ -69,6 +69,7 @@ impl Operation {
             give_up_after: None,
             reconciles: handler.reconciles(),
             binds: false,
+            uses_network: handler.network().is_some(),
         };
         Self {
             handler: Arc::new(handler),
@@ -178,6 +179,7 @@ impl Operation {
             },
             on_dead: self.contract.on_dead(),
             breaker_after: self.breaker_after,
+            network: self.handler.network(),
         }
     }
 
@@ -331,6 +333,10 @@ impl<F: Fn(&Delivery) -> Finding + Send + Sync> Handler for Reconciled<F> {
 
     fn runs_in_process(&self) -> bool {
         self.handler.runs_in_process()
+    }
+
+    fn network(&self) -> Option<String> {
+        self.handler.network()
     }
 
     fn reconciles(&self) -> bool {

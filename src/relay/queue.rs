@@ -80,11 +80,11 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// Removes what no worker has started, of the lanes for which `goes_back` holds.
-    pub fn reclaim_unstarted(&self, goes_back: impl Fn(&Lane) -> bool) -> VecDeque<Work> {
+    /// Removes what no worker has started, as far as `goes_back` holds for it.
+    pub fn reclaim_unstarted(&self, goes_back: impl Fn(&Work) -> bool) -> VecDeque<Work> {
         let mut state = self.lock();
         let waiting = std::mem::take(&mut state.waiting);
-        let (back, stays) = waiting.into_iter().partition(|work| goes_back(&work.lane));
+        let (back, stays) = waiting.into_iter().partition(goes_back);
         state.waiting = stays;
         back
     }

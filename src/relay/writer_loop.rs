@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, select, unbounded};
 
 use super::engine::Engine;
-use super::lane::Lane;
 use super::outage::Outage;
 use super::patrol::Patrol;
 use super::queue::{Queue, Returned, Work};
@@ -264,9 +263,9 @@ impl<'a> WriterLoop<'a> {
     }
 
     fn hand_out(&mut self, works: Vec<Work>) {
-        let stopped = std::mem::take(&mut self.engine.stopped);
-        if !stopped.is_empty() {
-            self.reclaim(|lane| stopped.contains(&lane.place));
+        let stops = std::mem::take(&mut self.engine.stops);
+        if !stops.is_empty() {
+            self.reclaim(|work| stops.stops(work.held.delivery()));
         }
         for work in works {
             self.queue.push(work);
@@ -278,7 +277,7 @@ impl<'a> WriterLoop<'a> {
         self.released += self.reclaim(|_| true);
     }
 
-    fn reclaim(&mut self, goes_back: impl Fn(&Lane) -> bool) -> u64 {
+    fn reclaim(&mut self, goes_back: impl Fn(&Work) -> bool) -> u64 {
         let works = self.queue.reclaim_unstarted(goes_back);
         let count = works.len() as u64;
         for work in works {

@@ -66,7 +66,15 @@ fn plan(conn: &Connection, sql: &str) -> Vec<String> {
 #[test]
 fn no_hot_statement_scans_or_sorts() {
     for (name, sql, index) in [
-        ("candidates", candidate::CANDIDATES, "outbox_lease_due"),
+        ("candidates", candidate::CANDIDATES.oldest, "outbox_lease_due"),
+        ("candidates_newest", candidate::CANDIDATES.newest, "outbox_lease_due"),
+        ("candidates_own", candidate::CANDIDATES_OWN.oldest, "outbox_lease_own"),
+        ("candidates_configured", candidate::CANDIDATES_CONFIGURED.oldest, "outbox_lease_due"),
+        ("candidates_own_newest", candidate::CANDIDATES_OWN.newest, "outbox_lease_own"),
+        ("has_due_own", due::HAS_DUE_OWN, "outbox_lease_own"),
+        ("has_due_configured", due::HAS_DUE_CONFIGURED, "outbox_lease_due"),
+        ("next_due_own", due::NEXT_DUE_OWN, "outbox_lease_own"),
+        ("throttled", hold::THROTTLED, "(operation=? AND domain=? AND name>? AND name<?)"),
         ("expired", leases::EXPIRED, "outbox_lease_due"),
         ("ended", leases::ENDED, "outbox_lease_due (operation=? AND state=? AND due_at>?)"),
         ("has_ended", leases::HAS_ENDED, "outbox_lease_due (operation=? AND state=? AND due_at>?)"),

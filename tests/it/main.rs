@@ -39,6 +39,7 @@ mod policy {
     mod breaker;
     mod budget;
     mod holds;
+    mod origins;
     mod refund;
 }
 

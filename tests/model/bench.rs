@@ -155,6 +155,7 @@ impl Bench {
             give_up_after: Some(GIVE_UP_AFTER),
             reconciles: setup.reconciles(operation),
             binds: setup.binds(operation),
+            uses_network: false,
         };
         let name = OPERATIONS[operation];
         let now = self.clock.now();
@@ -164,6 +165,7 @@ impl Bench {
             policy: policy(holds.downstream, setup, operation),
             on_dead: holds.on_dead(),
             breaker_after: setup.breaker_after(),
+            network: None,
         }
     }
 

@@ -13,5 +13,6 @@ mod clients;
 mod crash_crowd;
 mod isolation;
 mod node;
+mod origins;
 mod overload;
 mod race;

@@ -99,6 +99,7 @@ fn gate_is_closed_until_the_budget_frees() {
             reason: String::new(),
             actor: String::new(),
             since: T,
+            culprit: None,
         }),
         ..FlowControl::default()
     };

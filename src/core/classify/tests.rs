@@ -49,7 +49,8 @@ fn expected(status: u16, downstream: Downstream, first: bool) -> &'static str {
         200..=299 => "succeeded",
         307 | 308 => "rejected/redirect",
         300..=399 => "maybe_sent/redirect",
-        401 | 403 | 407 => "unauthorized/auth",
+        401 | 407 => "unauthorized/auth",
+        403 => "transient/auth",
         408 | 421 | 423 | 425 => "transient/transient",
         409 if downstream == UNPROTECTED => "needs_review/conflict",
         409 => "maybe_sent/conflict",
@@ -89,7 +90,8 @@ fn retry_after_is_handed_on_or_said_to_be_malformed() {
         (429, "limited/limited", "limited/limited"),
         (500, "maybe_sent/ambiguous", "maybe_sent/ambiguous"),
         (503, "maybe_sent/unavailable", "limited/unavailable"),
-        (403, "unauthorized/auth", "unauthorized/auth"),
+        (401, "unauthorized/auth", "unauthorized/auth"),
+        (403, "transient/auth", "limited/limited"),
     ] {
         for (text, seconds) in [
             ("120", 120),
@@ -111,6 +113,23 @@ fn retry_after_is_handed_on_or_said_to_be_malformed() {
     let unprotected = answer(503, &[("retry-after", "1")], "");
     let outcome = classify(&unprotected, &rules(), UNPROTECTED, true, NOW);
     assert_eq!(word(&outcome), "limited/unavailable");
+}
+
+#[test]
+fn status_403_is_a_limit_where_a_header_says_so() {
+    for (name, value, expected) in [
+        ("x-ratelimit-remaining", "0", "limited/limited"),
+        ("ratelimit-remaining", " 0 ", "limited/limited"),
+        ("ratelimit", "limit=100, remaining=0, reset=5", "limited/limited"),
+        ("ratelimit", "\"default\";r=0;t=5", "limited/limited"),
+        ("ratelimit", "\"default\";r=7;t=0", "transient/auth"),
+        ("x-ratelimit-remaining", "10", "transient/auth"),
+        ("x-ratelimit-remaining", "none", "transient/auth"),
+        ("x-ratelimit-limit", "0", "transient/auth"),
+    ] {
+        let outcome = classify(&answer(403, &[(name, value)], ""), &rules(), DEDUP, true, NOW);
+        assert_eq!(word(&outcome), expected, "{name}: {value}");
+    }
 }
 
 #[test]

@@ -28,6 +28,11 @@ fn contract_is_flat_and_in_milliseconds() {
         paused_since: Some(1),
         paused_by: Some("relay".into()),
         paused_reason: None,
+        paused_culprit: Some(7),
+        throttled_until: None,
+        throttled_since: None,
+        throttled_by: None,
+        holds: vec![],
     };
     let expected = json!({
         "operation": "pay", "downstream": "deduplicates", "window_ms": 7_200_000,
@@ -36,6 +41,8 @@ fn contract_is_flat_and_in_milliseconds() {
         "rate_ms": 1000, "max_per": {"amount": 100, "window_ms": 3_600_000}, "max_cost": null,
         "max_per_tenant": null, "max_cost_per_tenant": null, "paused": "auth",
         "paused_since": 1, "paused_until": 5, "paused_by": "relay", "paused_reason": null,
+        "paused_culprit": 7, "throttled_until": null, "throttled_since": null,
+        "throttled_by": null, "holds": [],
     });
     assert_eq!(serde_json::to_value(&contract).unwrap(), expected);
     let unprotected =

@@ -18,7 +18,7 @@ fn resolver(ranges: &[&str], answer: &'static [&'static str]) -> GuardedResolver
             .map(|range| super::super::address::parse_range(range).unwrap())
             .collect(),
     };
-    GuardedResolver::with_lookup(trust, move |_| ips(answer))
+    GuardedResolver::with_lookup(trust, move |_| Ok(ips(answer)))
 }
 
 fn resolve(resolver: &GuardedResolver, uri: &str) -> Result<Vec<IpAddr>, ResolveError> {
@@ -96,7 +96,11 @@ fn dns_is_not_asked_for_literals_and_remembers_names() {
     let counter = Arc::clone(&asked);
     let resolver = GuardedResolver::with_lookup(Trust::default(), move |host| {
         counter.fetch_add(1, Ordering::SeqCst);
-        if host == "a.example" { ips(&["1.1.1.1"]) } else { Vec::new() }
+        match host {
+            "a.example" => Ok(ips(&["1.1.1.1"])),
+            "b.example" => Err(ResolveError::NotFound),
+            _ => Err(ResolveError::NoResolver),
+        }
     });
     assert!(resolve(&resolver, "https://1.1.1.1/").is_ok());
     assert!(resolve(&resolver, "https://[2606:4700::1111]/").is_ok());
@@ -106,6 +110,7 @@ fn dns_is_not_asked_for_literals_and_remembers_names() {
     }
     assert_eq!(asked.load(Ordering::SeqCst), 1);
     assert_eq!(resolve(&resolver, "https://b.example/"), Err(ResolveError::NotFound));
+    assert_eq!(resolve(&resolver, "https://c.example/"), Err(ResolveError::NoResolver));
 }
 
 #[test]
@@ -117,7 +122,7 @@ fn dns_that_hangs_ends_at_its_timeout_and_takes_a_bounded_number_of_threads() {
     let resolver = GuardedResolver::with_lookup(Trust::default(), move |_| {
         counter.fetch_add(1, Ordering::SeqCst);
         let _ = held.lock().unwrap().recv();
-        Vec::new()
+        Err(ResolveError::NotFound)
     });
     for i in 0..LOOKUPS_MAX + 4 {
         let uri: Uri = format!("https://{i}.example/").parse().unwrap();

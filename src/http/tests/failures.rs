@@ -74,6 +74,14 @@ fn body_ends_are_told_apart() {
     }
 }
 
+/// No route leads there on any machine: the failure is the machine's own, and not the host's.
+#[test]
+fn address_without_a_route_is_no_fault_of_the_host() {
+    let outcome = http("http://255.255.255.255:9/").deliver(&delivery("k"));
+    let Outcome::NotSent(failure) = outcome else { panic!("{outcome:?}") };
+    assert!(failure.is_offline() && !failure.proves_network(), "{failure:?}");
+}
+
 #[test]
 fn redirect_is_an_answer_and_is_not_followed() {
     for status in [301, 302, 303, 307, 308] {

@@ -2,15 +2,25 @@
 
 use rusqlite::Connection;
 
+use crate::core::hold::{Domain, Hold};
 use crate::core::{Budget, Kind, Scope, StoredContract};
 use crate::error::Result;
-use crate::store::tables::{budget, contract, pause};
+use crate::store::tables::{budget, contract, hold, pause};
 
 /// All registered operations, by name.
-pub(crate) fn operations(conn: &Connection) -> Result<Vec<StoredContract>> {
+pub(crate) fn operations(conn: &Connection, now: i64) -> Result<Vec<StoredContract>> {
+    let holds = hold::all(conn)?;
     let mut operations = Vec::new();
     for (operation, contract) in contract::all(conn)? {
-        let pause = pause::load(conn, &operation)?.and_then(|flow| flow.pause);
+        let flow = pause::load(conn, &operation)?.unwrap_or_default();
+        let throttled_until = flow.throttled_until(now);
+        let throttled = throttled_until.is_some();
+        let concerns = |hold: &&Hold| match hold.domain {
+            Domain::Network => contract.uses_network,
+            _ => hold.operation == operation,
+        };
+        let holds = holds.iter().filter(concerns).filter_map(Hold::stored).collect();
+        let pause = flow.pause;
         let budgets = budget::load(conn, &operation)?;
         let budget = |scope, kind| {
             budgets.iter().find(|b| (b.scope, b.kind) == (scope, kind)).map(Budget::as_stored)
@@ -34,6 +44,11 @@ pub(crate) fn operations(conn: &Connection) -> Result<Vec<StoredContract>> {
             paused_until: pause.as_ref().and_then(|pause| pause.until),
             paused_since: pause.as_ref().map(|pause| pause.since),
             paused_by: pause.as_ref().map(|pause| pause.actor.clone()),
+            paused_culprit: pause.as_ref().and_then(|pause| pause.culprit),
+            throttled_until,
+            throttled_since: flow.throttled_since.filter(|_| throttled),
+            throttled_by: flow.throttled_by.filter(|_| throttled),
+            holds,
             paused_reason: pause.map(|pause| pause.reason),
         });
     }

@@ -3,14 +3,16 @@
 
 use rusqlite::{Connection, OptionalExtension, named_params};
 
+use crate::core::hold::Admission;
 use crate::core::why::Rule;
 use crate::core::{Closed, Fit, Gate, Settled, Shard, Status, Why, decide};
 use crate::error::{Error, Result};
 use crate::store::columns;
 use crate::store::statement::query_row;
 use crate::store::tables::budget::{Asking, Ledger};
+use crate::store::tables::hold::holds_on;
 use crate::store::tables::ordering::{HEAD, OVERTAKEN};
-use crate::store::tables::{candidate, contract, pause};
+use crate::store::tables::{candidate, contract, hold, pause};
 
 /// The first rule that keeps this intent from being sent now.
 pub(crate) fn why(conn: &Connection, id: i64, shard: Option<Shard>, now: i64) -> Result<Why> {
@@ -26,7 +28,7 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<Shard>, now: i64) ->
         return Ok(Why::in_flight(&row.owner, row.claimed_at, until, now));
     }
     let Some(due_at) = row.due_at else {
-        return Ok(Why::queued(before(&tx, &row)?));
+        return waits_aside(&tx, &row);
     };
     // An operation is registered by a relay with a default once it has something due.
     if due_at > now {
@@ -61,26 +63,51 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<Shard>, now: i64) ->
         let text = format!("its attempts are used up: {} of {max}", candidate.facts.attempts);
         return Ok(Why::new(Rule::Attempts, text));
     }
-    if let Some(why) = held_back(&tx, &row, due_at, shard, now)? {
+    if let Some(why) = held_back(&tx, &row, due_at, shard, contract.uses_network, now)? {
         return Ok(why);
     }
+    let holds = holds_on(&tx, &row.operation, intent)?;
+    if let Some(hold) = holds.iter().find(|hold| hold.admits(id, now) == Admission::Behind) {
+        return Ok(Why::held(hold));
+    }
     let asking = Asking { id, tenant_id: &intent.tenant_id, cost: intent.cost };
-    match Ledger::open(&tx, &row.operation, now)?.fit(&tx, asking)? {
-        Fit::Fits => {}
+    if let Some(why) = used_up(&tx, &row.operation, asking, now)? {
+        return Ok(why);
+    }
+    Ok(of_relay(id, shard))
+}
+
+/// The rule of a row that has no due time: behind a hold, or behind others of its ordering key.
+fn waits_aside(conn: &Connection, row: &Waiting) -> Result<Why> {
+    let hold = row.held_by.map(|id| hold::of_id(conn, id)).transpose()?.flatten();
+    Ok(match hold {
+        Some(hold) => Why::held(&hold),
+        None => Why::queued(before(conn, row)?),
+    })
+}
+
+/// The budget that keeps the row back.
+fn used_up(
+    conn: &Connection,
+    operation: &str,
+    asking: Asking<'_>,
+    now: i64,
+) -> Result<Option<Why>> {
+    Ok(match Ledger::open(conn, operation, now)?.fit(conn, asking)? {
+        Fit::Fits => None,
         Fit::PutOff(used_up) | Fit::Waits(used_up) => {
             let until = Some(used_up.until);
-            return Ok(Why::closed(&row.operation, &Closed::Budget(used_up), until));
+            Some(Why::closed(operation, &Closed::Budget(used_up), until))
         }
         Fit::Never(budget) => {
             let text = format!(
                 "it costs {}, which is more than the whole budget {budget}; the next claim sets it \
                  aside for a person",
-                intent.cost
+                asking.cost
             );
-            return Ok(Why::new(Rule::Budget, text));
+            Some(Why::new(Rule::Budget, text))
         }
-    }
-    Ok(of_relay(id, shard))
+    })
 }
 
 /// The rule of a relay that would send the row next: its shard, or none.
@@ -100,6 +127,7 @@ fn held_back(
     row: &Waiting,
     due_at: i64,
     shard: Option<Shard>,
+    uses_network: bool,
     now: i64,
 ) -> Result<Option<Why>> {
     let operation = &row.operation;
@@ -108,8 +136,9 @@ fn held_back(
     // The turn is among the rows that the same relay sees.
     let shard = shard.filter(|shard| shard.holds(row.id)).unwrap_or_default();
     let left = Ledger::open(conn, operation, now)?.left(conn, shard)?;
-    let gate = pause::gate_of(conn, operation, &flow, &left, now)?;
-    Ok(match gate {
+    let network = pause::network(conn, uses_network)?;
+    let gates = pause::gates_of(conn, operation, &flow, &left, network.as_ref(), now)?;
+    Ok(match if row.own_endpoint { gates.elsewhere } else { gates.configured } {
         Gate::Closed { until, why } => Some(Why::closed(operation, &why, until)),
         Gate::Open(usize::MAX) => None,
         Gate::Open(limit) => {
@@ -167,12 +196,15 @@ struct Waiting {
     owner: String,
     claimed_at: i64,
     last_error: String,
+    own_endpoint: bool,
+    held_by: Option<i64>,
 }
 
 fn find(conn: &Connection, id: i64) -> Result<Waiting> {
     let sql =
         "SELECT o.operation, o.tenant_id, o.ordering_key, coalesce(r.status, l.state, 'pending'),
-                r.finished_at, r.downstream_id, l.due_at, l.owner, l.claimed_at, l.last_error
+                r.finished_at, r.downstream_id, l.due_at, l.owner, l.claimed_at, l.last_error,
+                o.endpoint IS NOT NULL, l.held_by
          FROM main.outbox o
          LEFT JOIN main.outbox_lease l ON l.id = o.id
          LEFT JOIN main.outbox_receipt r ON r.id = o.id
@@ -192,6 +224,8 @@ fn find(conn: &Connection, id: i64) -> Result<Waiting> {
             owner: columns::lossy(row, 7)?,
             claimed_at: row.get::<_, Option<i64>>(8)?.unwrap_or_default(),
             last_error: columns::lossy(row, 9)?,
+            own_endpoint: row.get(10)?,
+            held_by: row.get(11)?,
         })
     });
     found.optional()?.ok_or_else(|| Error::no_intent(id))

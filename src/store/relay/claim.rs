@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 use rusqlite::named_params;
 
-use crate::core::{Facts, Fit, Gate, Policy, Shard, Status, UsedUp, decide};
+use crate::core::hold::Hold;
+use crate::core::{Facts, Fit, Gate, Gates, Policy, Shard, Status, UsedUp, decide};
 use crate::error::Result;
 use crate::event::EventKind;
 use crate::handler::Delivery;
 use crate::lease::Lease;
-use crate::store::relay::due::HAS_DUE;
+use crate::store::relay::due::has_due;
 use crate::store::relay::tx::{RelayTx, Rules};
-use crate::store::statement::{execute, query_row};
+use crate::store::statement::execute;
 use crate::store::tables::budget::Asking;
-use crate::store::tables::candidate::{CANDIDATES, Candidate, read_candidate};
-use crate::store::tables::hold;
+use crate::store::tables::candidate::{
+    CANDIDATES, CANDIDATES_CONFIGURED, CANDIDATES_OWN, Candidate, Candidates, read_candidate,
+};
 use crate::store::transitions::Row;
 
 /// Which rows a relay has room for.
@@ -74,8 +76,12 @@ pub(super) struct Room {
     pub passed_over: usize,
 }
 
-/// A claim defers hardly more rows than this of tenants whose budget is used up.
-const DEFERRED_MAX: usize = 500;
+/// A claim defers or moves aside hardly more rows than this: others get the lock in between.
+const DEFERRED_MAX: usize = 200;
+/// So many due rows are looked at for one whose origin was not tried since the machine is offline.
+const NETWORK_PROBES_MAX: usize = 64;
+/// In so many places, one after the other.
+const NETWORK_PLACES: usize = 16;
 
 impl RelayTx<'_> {
     /// Claims due rows of one operation, oldest first. Rows that may not be sent any more, and
@@ -83,38 +89,121 @@ impl RelayTx<'_> {
     pub fn claim(&mut self, request: &ClaimRequest<'_>) -> Result<Claimed> {
         let policy = self.policy(request.rules)?;
         let mut claimed = Claimed::default();
+        let gates = self.gates(request.rules, request.shard)?;
+        if gates.are_closed() {
+            return Ok(claimed);
+        }
         self.release_held(request)?;
         claimed.suspect_waits = self.release_suspect(request)?;
-        let (limit, probe) = match self.gate(request.rules, request.shard)? {
-            Gate::Open(limit) => (limit.min(request.limit), None),
-            Gate::Probe(passed_over) => (1, Some(passed_over)),
-            Gate::Closed { .. } => return Ok(claimed),
-        };
         let conn = self.conn;
         self.ledger(&request.rules.operation)?.forget(conn)?;
-        let mut room = Room { limit, bytes: request.bytes, passed_over: probe.unwrap_or(0) };
-        let mut deferred = 0;
-        loop {
-            let batch = self.claim_batch(request, &policy, room, &mut claimed)?;
-            deferred += batch.deferred;
-            if batch.is_stuck && room.passed_over > 0 {
-                // No row at that offset, or it exceeds the budget: retry from the first row.
-                room.passed_over = 0;
-            } else if !batch.goes_on || deferred >= DEFERRED_MAX {
-                claimed.is_unfinished |= batch.goes_on;
-                break;
-            }
-        }
-        if probe.is_some() {
-            self.begin_probe(&request.rules.operation, claimed.deliveries.first());
+        if gates.tries_network {
+            self.claim_network_probe(&gates, request, &policy, &mut claimed)?;
+        } else if gates.configured == gates.elsewhere {
+            self.claim_through(&gates.configured, &CANDIDATES, request, &policy, &mut claimed)?;
+        } else {
+            let configured = &CANDIDATES_CONFIGURED;
+            self.claim_through(&gates.configured, configured, request, &policy, &mut claimed)?;
+            self.claim_through(&gates.elsewhere, &CANDIDATES_OWN, request, &policy, &mut claimed)?;
         }
         self.take_from_bucket(request.rules, claimed.deliveries.len());
         Ok(claimed)
     }
 
+    /// Claims of these rows as many as this gate lets through, oldest first. While there are many
+    /// to be moved aside, the newest have a turn in between: they must not wait for that.
+    fn claim_through(
+        &mut self,
+        gate: &Gate,
+        due: &Candidates,
+        request: &ClaimRequest<'_>,
+        policy: &Policy,
+        claimed: &mut Claimed,
+    ) -> Result<()> {
+        if claimed.deliveries.iter().any(|delivery| is_alone(delivery, policy)) {
+            return Ok(());
+        }
+        let before = claimed.deliveries.len();
+        let (limit, probe) = match *gate {
+            Gate::Open(limit) => (limit.min(request.limit), None),
+            Gate::Probe(passed_over) => (1, Some(passed_over)),
+            Gate::Closed { .. } => return Ok(()),
+        };
+        let mut room = Room { limit, bytes: request.bytes, passed_over: probe.unwrap_or(0) };
+        let mut deferred = 0;
+        loop {
+            let batch = self.claim_batch(due.oldest, request, policy, room, claimed)?;
+            deferred += batch.deferred;
+            if batch.is_stuck && room.passed_over > 0 {
+                // No row at that offset, or it exceeds the budget: retry from the first row.
+                room.passed_over = 0;
+            } else if !batch.goes_on || deferred >= DEFERRED_MAX {
+                if batch.goes_on {
+                    claimed.is_unfinished = true;
+                    self.claim_batch(due.newest, request, policy, room, claimed)?;
+                }
+                break;
+            }
+        }
+        if probe.is_some() {
+            self.begin_probe(&request.rules.operation, claimed.deliveries.get(before));
+        }
+        Ok(())
+    }
+
+    /// Claims a row that tries whether the machine's network is there again: where it can, a row
+    /// whose origin was not tried yet, because an origin that is gone for itself does not stand for
+    /// all.
+    fn claim_network_probe(
+        &mut self,
+        gates: &Gates,
+        request: &ClaimRequest<'_>,
+        policy: &Policy,
+        claimed: &mut Claimed,
+    ) -> Result<()> {
+        let due = match (&gates.configured, &gates.elsewhere) {
+            (Gate::Closed { .. }, _) => CANDIDATES_OWN,
+            (_, Gate::Closed { .. }) => CANDIDATES_CONFIGURED,
+            _ => CANDIDATES,
+        };
+        let Some(network) = self.network(request.rules)? else { return Ok(()) };
+        // The place moves on with every try, as the first rows may all go to the same origin.
+        let passed_over = network.probes as usize % NETWORK_PLACES * NETWORK_PROBES_MAX;
+        let mut room = Room { limit: NETWORK_PROBES_MAX, bytes: request.bytes, passed_over };
+        let mut candidates = self.candidates(due.oldest, request, self.now, room)?;
+        if candidates.is_empty() {
+            room.passed_over = 0;
+            candidates = self.candidates(due.oldest, request, self.now, room)?;
+        }
+        candidates.sort_by_key(|candidate| {
+            let intent = candidate.intent.as_ref();
+            intent.is_ok_and(|intent| network.has_tried(&request.rules.origin_of(intent)))
+        });
+        for candidate in candidates {
+            match self.claim_row(candidate, request, policy, claimed)? {
+                Tried::Claimed(delivery) => {
+                    let until = Some(self.now.saturating_add(request.lease_ms));
+                    let probe = Some((delivery.id, Some(delivery.token)));
+                    self.save_hold(Hold { until, probe, ..network })?;
+                    if matches!(gates.configured, Gate::Probe(_))
+                        && delivery.intent.endpoint.is_none()
+                    {
+                        self.begin_probe(&request.rules.operation, Some(&delivery));
+                    }
+                    claimed.deliveries.push(delivery);
+                    return Ok(());
+                }
+                Tried::Parked | Tried::Deferred => claimed.is_unfinished = true,
+                Tried::Waits => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
     /// Claims rows until there is no room, or all that were found have been looked at.
     fn claim_batch(
         &mut self,
+        sql: &str,
         request: &ClaimRequest<'_>,
         policy: &Policy,
         room: Room,
@@ -127,12 +216,12 @@ impl RelayTx<'_> {
             bytes: room.bytes.saturating_sub(taken),
             ..room
         };
-        let candidates = self.candidates(CANDIDATES, request, self.now, left)?;
+        let candidates = self.candidates(sql, request, self.now, left)?;
         batch.is_stuck = candidates.is_empty();
         for candidate in candidates {
             match self.claim_row(candidate, request, policy, claimed)? {
                 Tried::Claimed(delivery) => {
-                    let is_alone = delivery.facts.is_suspect() && !policy.promise.deduplicates();
+                    let is_alone = is_alone(&delivery, policy);
                     claimed.deliveries.push(delivery);
                     if is_alone {
                         claimed.is_unfinished = true;
@@ -155,12 +244,8 @@ impl RelayTx<'_> {
 
     /// Whether anything of this operation is due and may be sent.
     pub fn has_due(&mut self, rules: &Rules, shard: Shard) -> Result<bool> {
-        if matches!(self.gate(rules, shard)?, Gate::Closed { .. }) {
-            return Ok(false);
-        }
-        let values = (&rules.operation, self.now, shard.count(), shard.index());
-        Ok(query_row(self.conn, HAS_DUE, values, |row| row.get(0))?
-            || hold::has_due(self.conn, &rules.operation, shard, self.now)?)
+        let gates = self.gates(rules, shard)?;
+        Ok(!gates.are_closed() && has_due(self.conn, &rules.operation, &gates, shard, self.now)?)
     }
 
     /// The rows that `sql` finds due at `until`, as far as there is room.
@@ -289,6 +374,11 @@ impl RelayTx<'_> {
         };
         Ok(execute(self.conn, sql, values)? == 1)
     }
+}
+
+/// Whether a row is claimed without any other: a suspect that nothing must be in doubt beside.
+fn is_alone(delivery: &Delivery, policy: &Policy) -> bool {
+    delivery.facts.is_suspect() && !policy.promise.deduplicates()
 }
 
 /// The row that was found under this claim. Its ordering key is not known here.

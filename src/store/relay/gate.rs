@@ -3,7 +3,7 @@
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use crate::core::{Actor, Closed, Draw, FlowControl, FlowMove, Gate, Heard, Outcome, Shard};
+use crate::core::{Actor, Draw, FlowControl, FlowMove, Gates, Heard, Outcome, Shard, Stopped};
 use crate::error::Result;
 use crate::handler::Delivery;
 use crate::store::relay::tx::{RelayTx, Rules};
@@ -33,7 +33,7 @@ impl RelayTx<'_> {
     }
 
     /// Whether rows of this operation may be claimed. Ends a pause whose time has come.
-    pub(super) fn gate(&mut self, rules: &Rules, shard: Shard) -> Result<Gate> {
+    pub(super) fn gates(&mut self, rules: &Rules, shard: Shard) -> Result<Gates> {
         let (conn, now, operation) = (self.conn, self.now, rules.operation.as_str());
         if let Some(ended) = self.flow(operation)?.end_pause(now) {
             let actor = Actor::new("relay").reason("its time was over");
@@ -41,12 +41,13 @@ impl RelayTx<'_> {
         }
         let flow = self.flow(operation)?.clone();
         let left = self.ledger(operation)?.left(conn, shard)?;
-        let gate = pause::gate_of(conn, operation, &flow, &left, now)?;
-        if let Gate::Closed { why: Closed::Paused(_) | Closed::Throttled, .. } = &gate {
+        let network = self.network(rules)?;
+        let gates = pause::gates_of(conn, operation, &flow, &left, network.as_ref(), now)?;
+        if let Some(stopped) = gates.configured.stopped() {
             // Another relay may have closed the gate: unstarted deliveries here must be released.
-            self.stopped.insert(operation.to_owned());
+            self.stops.operation(operation, stopped);
         }
-        Ok(gate)
+        Ok(gates)
     }
 
     pub(super) fn begin_probe(&mut self, operation: &str, delivery: Option<&Arc<Delivery>>) {
@@ -66,21 +67,25 @@ impl RelayTx<'_> {
         Ok(())
     }
 
-    /// Whether this outcome is that of a probe and says that the pause must go on.
+    /// Whether this outcome is that of a probe and says that what it tried must stand still longer.
     pub(super) fn is_failed_probe(
         &mut self,
         delivery: &Delivery,
         outcome: &Outcome,
+        rules: &Rules,
     ) -> Result<bool> {
-        let failed = matches!(
-            outcome,
-            Outcome::NotSent(_) | Outcome::MaybeSent(_) | Outcome::Unauthorized(_)
-        );
-        Ok(failed && self.flow(&delivery.operation)?.is_probe(delivery.id, delivery.token))
+        let claim = (delivery.id, delivery.token);
+        let heard = Heard { outcome, claim, due_at: None };
+        Ok(self.flow(&delivery.operation)?.is_failed_probe(&heard)
+            || self.network(rules)?.is_some_and(|hold| hold.is_failed_probe(&heard))
+            || self
+                .holds_on(&delivery.intent, rules)?
+                .iter()
+                .any(|hold| hold.is_failed_probe(&heard)))
     }
 
-    /// Takes into account what an outcome says about the downstream. `due_at` is the row's next
-    /// attempt.
+    /// Takes into account what an outcome says about where its intent went. `due_at` is the row's
+    /// next attempt.
     pub(super) fn on_outcome(
         &mut self,
         delivery: &Delivery,
@@ -89,31 +94,45 @@ impl RelayTx<'_> {
         draw: Draw,
         due_at: Option<i64>,
     ) -> Result<()> {
+        let heard = Heard { outcome, claim: (delivery.id, delivery.token), due_at };
+        let is_offline =
+            rules.network.is_some() && self.on_network(&heard, &delivery.intent, rules, draw)?;
+        match delivery.intent.endpoint.as_deref() {
+            Some(endpoint) => self.on_outcome_elsewhere(endpoint, &heard, rules, draw),
+            // The network is to blame, and the row was no proper try of a pause.
+            None if is_offline => self.forget_probe(&rules.operation, delivery.id, delivery.token),
+            None => self.on_outcome_configured(&heard, rules, draw),
+        }
+    }
+
+    fn on_outcome_configured(
+        &mut self,
+        heard: &Heard<'_>,
+        rules: &Rules,
+        draw: Draw,
+    ) -> Result<()> {
         let operation = rules.operation.as_str();
-        let heard = Heard {
-            outcome,
-            claim: (delivery.id, delivery.token),
-            names_endpoint: delivery.intent.endpoint.is_some(),
-            due_at,
-        };
         let flow = self.flow(operation)?;
         let before = flow.pause.clone();
-        let moved = flow.on_outcome(&heard, rules.breaker_after, draw);
-        if flow.throttled_until.is_some_and(|until| until > draw.now) {
+        let moved = flow.on_outcome(heard, rules.breaker_after, draw);
+        if flow.throttled_until(draw.now).is_some() {
             // Deliveries that no worker has started must not be sent now.
-            self.stopped.insert(operation.to_owned());
+            self.stops.operation(operation, Stopped::Configured);
         }
         let Some(moved) = moved else { return Ok(()) };
         let pause = self.flow(operation)?.pause.clone().or(before);
         let reason = match (moved, &pause) {
-            (FlowMove::Paused, Some(pause)) => pause.reason.as_str(),
-            _ => "the downstream answers again",
+            (FlowMove::Paused, Some(pause)) => match pause.culprit {
+                Some(id) => format!("intent {id}: {}", pause.reason),
+                None => pause.reason.clone(),
+            },
+            _ => "the downstream answers again".to_owned(),
         };
-        let actor = Actor::new(self.owner).reason(reason);
+        let actor = Actor::new(self.owner).reason(&reason);
         pause::insert_move(self.conn, operation, moved, pause.as_ref(), &actor, draw.now)?;
         if moved == FlowMove::Paused {
             log::warn!("operation {operation:?} is paused: {reason}");
-            self.stopped.insert(operation.to_owned());
+            self.stops.operation(operation, Stopped::Configured);
         } else {
             log::info!("operation {operation:?} goes on: {reason}");
         }

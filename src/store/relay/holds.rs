@@ -4,21 +4,17 @@
 use std::collections::HashMap;
 use std::collections::btree_map::Entry;
 
-use crate::core::endpoint::origin_of;
-use crate::core::hold::{Admission, Domain, Hold};
+use crate::core::endpoint::{endpoint_name, origin_of};
+use crate::core::hold::{Admission, Domain, Heard, Hold, Lesson};
+use crate::core::{Draw, Failure, Stopped};
 use crate::error::Result;
 use crate::handler::StoredIntent;
 use crate::store::relay::claim::ClaimRequest;
 use crate::store::relay::tx::{RelayTx, Rules};
-use crate::store::tables::hold;
+use crate::store::tables::hold::{self, Holds, name_in};
 
-/// The holds of one operation as a transaction has read and left them.
-#[derive(Default)]
-pub(super) struct Holds {
-    /// The kinds of domain of which there are any.
-    kinds: Vec<Domain>,
-    known: HashMap<(Domain, String), Option<Hold>>,
-}
+/// So many endpoints of an origin that ask to be left alone speak for the whole origin.
+const THROTTLED_MAX: usize = 3;
 
 /// How long a hold waits between the rows it lets through once it has ended.
 const RELEASE_STEP_MS: i64 = 500;
@@ -130,8 +126,89 @@ impl RelayTx<'_> {
         Ok(())
     }
 
+    /// Takes into account what an outcome says about the endpoint that its intent names, and about
+    /// the origin of that.
+    pub(super) fn on_outcome_elsewhere(
+        &mut self,
+        endpoint: &str,
+        heard: &Heard<'_>,
+        rules: &Rules,
+        draw: Draw,
+    ) -> Result<()> {
+        let Some((origin, name)) = origin_of(endpoint).zip(endpoint_name(endpoint)) else {
+            return Ok(());
+        };
+        let operation = &rules.operation;
+        self.hear(operation, Domain::Endpoint, name, |hold| {
+            hold.on_outcome(heard, None, draw);
+        })?;
+        let throttles = match heard.lesson() {
+            Lesson::Throttles(failure) => {
+                let held = hold::throttled(self.conn, operation, &origin, draw.now)?;
+                (held >= THROTTLED_MAX).then_some(failure)
+            }
+            _ => None,
+        };
+        self.hear(operation, Domain::Origin, origin, |hold| match throttles {
+            Some(failure) => hold.throttle(heard, failure, draw),
+            None => hold.on_outcome(heard, rules.breaker_after, draw),
+        })
+    }
+
+    /// Takes into account what an outcome says about the machine's network. Returns whether the
+    /// machine is offline.
+    pub(super) fn on_network(
+        &mut self,
+        heard: &Heard<'_>,
+        intent: &StoredIntent,
+        rules: &Rules,
+        draw: Draw,
+    ) -> Result<bool> {
+        let origin = rules.origin_of(intent);
+        self.hear("", Domain::Network, String::new(), |hold| {
+            hold.on_network(heard, &origin, draw);
+        })?;
+        let is_offline = heard.outcome.failure().is_some_and(Failure::is_offline)
+            && self.network(rules)?.is_some_and(|hold| hold.cause.is_some());
+        if is_offline {
+            self.stops.operation(&rules.operation, Stopped::All);
+        }
+        Ok(is_offline)
+    }
+
+    /// The hold on everything that goes over the machine's network, where the operation does.
+    pub(super) fn network(&mut self, rules: &Rules) -> Result<Option<Hold>> {
+        if rules.network.is_some() { self.find_hold("", Domain::Network, "") } else { Ok(None) }
+    }
+
+    /// Lets the state of a domain hear of an outcome, and keeps it where it is one.
+    fn hear(
+        &mut self,
+        operation: &str,
+        domain: Domain,
+        name: String,
+        change: impl FnOnce(&mut Hold),
+    ) -> Result<()> {
+        let before = self.find_hold(operation, domain, &name)?;
+        let mut hold = before.clone().unwrap_or_else(|| Hold::new(operation, domain, name));
+        change(&mut hold);
+        let was_held = before.as_ref().is_some_and(|hold| hold.cause.is_some());
+        let is_held = hold.cause.is_some();
+        let whose = if operation.is_empty() { String::new() } else { format!("{operation:?}: ") };
+        if let Some(stored) = hold.stored().filter(|_| !was_held) {
+            log::warn!("{whose}{}", stored.in_words());
+            self.stops.domain(operation, domain, &hold.name);
+        } else if was_held && !is_held {
+            log::info!("{whose}the {domain} {} goes on", hold.name);
+        }
+        if !is_held && hold.failures == 0 && (before.is_none() || self.remove_hold(&hold)?) {
+            return Ok(());
+        }
+        if before.as_ref() == Some(&hold) { Ok(()) } else { self.save_hold(hold) }
+    }
+
     /// The holds on the domains of an intent.
-    fn holds_on(&mut self, intent: &StoredIntent, rules: &Rules) -> Result<Vec<Hold>> {
+    pub(super) fn holds_on(&mut self, intent: &StoredIntent, rules: &Rules) -> Result<Vec<Hold>> {
         let operation = &rules.operation;
         let kinds = self.holds(operation)?.kinds.clone();
         let mut found = Vec::new();
@@ -153,7 +230,10 @@ impl RelayTx<'_> {
         name: &str,
     ) -> Result<Option<Hold>> {
         let conn = self.conn;
-        let known = &mut self.holds(operation)?.known;
+        let Holds { kinds, known } = self.holds(operation)?;
+        if domain != Domain::Network && !kinds.contains(&domain) {
+            return Ok(None);
+        }
         let key = (domain, name.to_owned());
         if let Some(hold) = known.get(&key) {
             return Ok(hold.clone());
@@ -197,14 +277,5 @@ impl RelayTx<'_> {
                 unknown.insert(Holds { kinds, known: HashMap::new() })
             }
         })
-    }
-}
-
-/// The name of the domain of this kind that the intent is in; `None` where it is in none.
-fn name_in(kind: Domain, intent: &StoredIntent) -> Option<String> {
-    match kind {
-        Domain::Origin => origin_of(intent.endpoint.as_deref()?),
-        Domain::Tenant => Some(intent.tenant_id.clone()),
-        Domain::Endpoint | Domain::Run | Domain::Suspects | Domain::Network => None,
     }
 }

@@ -107,6 +107,7 @@ impl RelayTx<'_> {
             },
             on_dead: OnDead::Continue,
             breaker_after: None,
+            network: None,
         })
     }
 

@@ -29,8 +29,8 @@ impl RelayTx<'_> {
         request: &ClaimRequest<'_>,
         is_alive: IsAlive<'_>,
     ) -> Result<Vec<Held>> {
-        let gate = self.gate(request.rules, request.shard)?;
-        if !may_look_up(&gate) {
+        let gates = self.gates(request.rules, request.shard)?;
+        if !may_look_up(&gates.configured) {
             return Ok(Vec::new());
         }
         let policy = self.policy(request.rules)?;
@@ -44,8 +44,8 @@ impl RelayTx<'_> {
     /// Parks rows for a person that no relay with a lookup has asked about for a day. For a relay
     /// without a lookup. Returns whether there may be more.
     pub fn park_stale_lookups(&mut self, request: &ClaimRequest<'_>) -> Result<bool> {
-        let gate = self.gate(request.rules, request.shard)?;
-        if !may_look_up(&gate) {
+        let gates = self.gates(request.rules, request.shard)?;
+        if !may_look_up(&gates.configured) {
             return Ok(false);
         }
         let due = self.lookups_due(request, self.now.saturating_sub(millis(STALE_AFTER)))?;

@@ -8,5 +8,6 @@ pub(crate) mod leases;
 pub(crate) mod lookup;
 pub(crate) mod record;
 mod suspects;
+pub(crate) mod stops;
 pub(crate) mod tx;
 pub(crate) mod writer;

@@ -59,7 +59,7 @@ impl RelayTx<'_> {
         let delivery = &record.delivery;
         let (policy, draw) = (self.policy(rules)?, self.draw(record));
         let row = Row::claimed(delivery, rules.on_dead);
-        let failed_probe = self.is_failed_probe(delivery, outcome)?;
+        let failed_probe = self.is_failed_probe(delivery, outcome, rules)?;
         let mut facts = delivery.facts;
         if failed_probe {
             facts = decide::uncounted(&facts, outcome);

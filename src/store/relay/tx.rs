@@ -1,19 +1,22 @@
 //! The write transaction of a relay: outcomes recorded, leases renewed and recovered, rows
 //! claimed, all or nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 
 use crate::clock::Clock;
+use crate::core::endpoint::origin_of;
 use crate::core::{FlowControl, OnDead, Policy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
-use crate::store::relay::holds::Holds;
+use crate::handler::StoredIntent;
+use crate::store::relay::stops::Stops;
 use crate::store::schema;
 use crate::store::statement::query_row;
 use crate::store::tables::budget::Ledger;
+use crate::store::tables::hold::Holds;
 use crate::store::transitions::{Author, Transitions};
 
 /// A relay's own rules for one operation, before the stored contract is taken into account.
@@ -24,6 +27,17 @@ pub(crate) struct Rules {
     pub on_dead: OnDead,
     /// Failures in a row that open the circuit breaker; `None` switches it off.
     pub breaker_after: Option<u32>,
+    /// Where its handler goes over the machine's network: the origin to which rows go that name no
+    /// endpoint, or nothing.
+    pub network: Option<String>,
+}
+
+impl Rules {
+    /// The origin to which an intent goes; nothing where that cannot be told.
+    pub fn origin_of(&self, intent: &StoredIntent) -> String {
+        let own = intent.endpoint.as_deref().and_then(origin_of);
+        own.or_else(|| self.network.clone()).unwrap_or_default()
+    }
 }
 
 /// An open transaction of a relay. Holds the write lock until it is committed or dropped.
@@ -41,16 +55,16 @@ pub(crate) struct RelayTx<'a> {
     pub(super) ledgers: BTreeMap<String, Ledger>,
     /// The holds read so far, by operation.
     pub(super) holds: BTreeMap<String, Holds>,
-    /// Operations found to be paused or throttled.
-    pub(super) stopped: BTreeSet<String>,
+    /// Operations and domains that were found to stand still.
+    pub(super) stops: Stops,
 }
 
 /// The result of a committed transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Committed {
     pub events: Vec<Event>,
-    /// Operations that were found to be paused or throttled.
-    pub stopped: BTreeSet<String>,
+    /// Operations and domains that were found to stand still.
+    pub stops: Stops,
 }
 
 impl<'a> RelayTx<'a> {
@@ -74,17 +88,17 @@ impl<'a> RelayTx<'a> {
             flows: BTreeMap::new(),
             ledgers: BTreeMap::new(),
             holds: BTreeMap::new(),
-            stopped: BTreeSet::new(),
+            stops: Stops::default(),
         })
     }
 
     /// Makes everything durable and hands out the events, which no observer may see before.
     pub fn commit(self) -> Result<Committed> {
         self.save_flows()?;
-        let Self { tx, moves, stopped, .. } = self;
+        let Self { tx, moves, stops, .. } = self;
         let events = moves.finish()?;
         tx.commit()?;
-        Ok(Committed { events, stopped })
+        Ok(Committed { events, stops })
     }
 
     /// Refuses to go on in a file whose schema another build has migrated.

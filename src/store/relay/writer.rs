@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use file_id::FileId;
-use rusqlite::{Connection, ToSql};
+use rusqlite::Connection;
 
 use crate::clock::Clock;
-use crate::core::{Closed, Gate, Shard};
+use crate::core::{Gate, Gates, Shard, Stopped};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::connection;
 use crate::store::relay::due::{
-    FIRST_DUE, HAS_DUE, HAS_EXPIRED, HAS_LOOKUP, NEXT_DUE, NEXT_LOOKUP, may_look_up,
+    FIRST_DUE, HAS_LOOKUP, NEXT_DUE, NEXT_DUE_OWN, NEXT_LOOKUP, has_due, may_look_up,
 };
 use crate::store::relay::leases;
 use crate::store::relay::tx::{RelayTx, Rules};
@@ -49,21 +49,15 @@ impl Writer {
         now: i64,
         lookups_after: Option<i64>,
     ) -> Result<bool> {
-        let gate = self.gate(rules, shard, now)?;
-        if let Some(after) = lookups_after.filter(|_| may_look_up(&gate)) {
+        let gates = self.gates(rules, shard, now)?;
+        if let Some(after) = lookups_after.filter(|_| may_look_up(&gates.configured)) {
             let values =
                 (&rules.operation, now.saturating_sub(after), shard.count(), shard.index());
             if query_row(&self.conn, HAS_LOOKUP, values, |row| row.get(0))? {
                 return Ok(true);
             }
         }
-        let values: [&dyn ToSql; 4] = [&rules.operation, &now, &shard.count(), &shard.index()];
-        let (sql, values) = match gate {
-            Gate::Closed { .. } => (HAS_EXPIRED, &values[..2]),
-            _ => (HAS_DUE, &values[..]),
-        };
-        Ok(self.conn.prepare_cached(sql)?.query_row(values, |row| row.get(0))?
-            || hold::has_due(&self.conn, &rules.operation, shard, now)?)
+        has_due(&self.conn, &rules.operation, &gates, shard, now)
     }
 
     /// When the next row of this operation may be sent, or the next lease of it runs out.
@@ -85,29 +79,28 @@ impl Writer {
             }
             None => None,
         };
-        let gate = self.gate(rules, shard, now)?;
-        let (pending, lookup) = match &gate {
-            // No `until`: only another commit can open the gate, and commits wake the relay.
-            Gate::Closed { until, .. } => {
-                let opened = |due: Option<i64>| due.zip(*until).map(|(due, until)| due.max(until));
-                (opened(pending), if may_look_up(&gate) { lookup } else { opened(lookup) })
-            }
-            _ => (pending, lookup),
+        let Gates { configured, elsewhere, .. } = self.gates(rules, shard, now)?;
+        let lookup = if may_look_up(&configured) { lookup } else { opened(&configured, lookup) };
+        let own = match configured {
+            Gate::Closed { .. } => query_row(&self.conn, NEXT_DUE_OWN, values, |row| row.get(0))?,
+            _ => None,
         };
         let held = hold::next_until(&self.conn, &rules.operation, now)?;
-        Ok(pending.into_iter().chain(expiry).chain(lookup).chain(held).min())
+        let pending =
+            [opened(&configured, pending), opened(&elsewhere, own), opened(&elsewhere, held)];
+        Ok(pending.into_iter().flatten().chain(expiry).chain(lookup).min())
     }
 
-    /// Whether unstarted deliveries must be released: the operation is paused or throttled.
-    pub fn is_stopped(&self, rules: &Rules, now: i64) -> Result<bool> {
-        let gate = self.gate(rules, Shard::ALL, now)?;
-        Ok(matches!(gate, Gate::Closed { why: Closed::Paused(_) | Closed::Throttled, .. }))
+    /// How far unstarted deliveries must be released: the operation is paused or throttled.
+    pub fn stopped(&self, rules: &Rules, now: i64) -> Result<Option<Stopped>> {
+        Ok(self.gates(rules, Shard::ALL, now)?.configured.stopped())
     }
 
-    fn gate(&self, rules: &Rules, shard: Shard, now: i64) -> Result<Gate> {
+    fn gates(&self, rules: &Rules, shard: Shard, now: i64) -> Result<Gates> {
         let flow = pause::load(&self.conn, &rules.operation)?.unwrap_or_default();
         let left = Ledger::open(&self.conn, &rules.operation, now)?.left(&self.conn, shard)?;
-        pause::gate_of(&self.conn, &rules.operation, &flow, &left, now)
+        let network = pause::network(&self.conn, rules.network.is_some())?;
+        pause::gates_of(&self.conn, &rules.operation, &flow, &left, network.as_ref(), now)
     }
 
     /// Whether there are leases of `dead` relays, or leases of any operation that ran out.
@@ -178,5 +171,14 @@ impl Writer {
     /// Begins a transaction. It holds the write lock until it is committed or dropped.
     pub fn begin(&mut self, now: i64, clock: Arc<dyn Clock>) -> Result<RelayTx<'_>> {
         RelayTx::begin(&self.conn, &self.owner, now, clock)
+    }
+}
+
+/// When a row that is due then may pass this gate. Where a closed gate has no end, only another
+/// commit can open it, and commits wake the relay.
+fn opened(gate: &Gate, due: Option<i64>) -> Option<i64> {
+    match gate {
+        Gate::Closed { until, .. } => due.zip(*until).map(|(due, until)| due.max(until)),
+        _ => due,
     }
 }

@@ -74,3 +74,9 @@ CREATE TABLE main.outbox_unstripped (
 
 INSERT INTO main.outbox_unstripped (finished_at, id)
 SELECT finished_at, id FROM main.outbox_receipt ORDER BY finished_at, id;
+ALTER TABLE main.outbox_operation ADD COLUMN paused_culprit INTEGER;
+ALTER TABLE main.outbox_operation ADD COLUMN refused TEXT;
+ALTER TABLE main.outbox_operation ADD COLUMN throttled_since INTEGER;
+ALTER TABLE main.outbox_operation ADD COLUMN throttled_by INTEGER;
+ALTER TABLE main.outbox_operation
+    ADD COLUMN uses_network INTEGER NOT NULL DEFAULT 0 CHECK (uses_network IN (0, 1));

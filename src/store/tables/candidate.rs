@@ -41,24 +41,47 @@ macro_rules! candidate_columns {
 /// The statement that finds due rows. The state is a literal and the index is named, so that no
 /// statistics can turn this into a scan; the join is written in the order it must run.
 macro_rules! due {
-    ($state:literal) => {
+    ($state:literal, $index:literal, $condition:literal, $order:literal) => {
         concat!(
             "SELECT ",
             candidate_columns!(),
-            " FROM main.outbox_lease l INDEXED BY outbox_lease_due
-            LEFT JOIN main.outbox o ON o.id = l.id
+            " FROM main.outbox_lease l INDEXED BY ",
+            $index,
+            " LEFT JOIN main.outbox o ON o.id = l.id
             WHERE l.operation = :operation AND l.state = '",
             $state,
-            "' AND l.due_at <= :now AND l.id % :count = :index
-            ORDER BY l.due_at, l.id LIMIT :limit OFFSET :passed_over"
+            "' AND l.due_at <= :now AND l.id % :count = :index",
+            $condition,
+            " ORDER BY ",
+            $order,
+            " LIMIT :limit OFFSET :passed_over"
         )
+    };
+    ($index:literal, $condition:literal) => {
+        Candidates {
+            oldest: due!("pending", $index, $condition, "l.due_at, l.id"),
+            newest: due!("pending", $index, $condition, "l.due_at DESC, l.id DESC"),
+        }
     };
 }
 
-pub(crate) const CANDIDATES: &str = due!("pending");
+/// The statements that find due rows of one kind, from either end.
+pub(crate) struct Candidates {
+    pub oldest: &'static str,
+    pub newest: &'static str,
+}
+
+pub(crate) const CANDIDATES: Candidates = due!("outbox_lease_due", "");
+
+/// Finds rows that name an endpoint of their own.
+pub(crate) const CANDIDATES_OWN: Candidates = due!("outbox_lease_own", " AND l.own_endpoint");
+
+/// Finds rows that name none.
+pub(crate) const CANDIDATES_CONFIGURED: Candidates =
+    due!("outbox_lease_due", " AND NOT l.own_endpoint");
 
 /// Finds rows in doubt whose lookup is due, or whose lookup ended with its process.
-pub(crate) const LOOKUPS: &str = due!("unknown");
+pub(crate) const LOOKUPS: &str = due!("unknown", "outbox_lease_due", "", "l.due_at, l.id");
 
 /// The row as a claim would read it, to say whether it could.
 pub(crate) fn candidate(

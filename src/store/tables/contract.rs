@@ -8,7 +8,7 @@ use crate::core::{Budget, Downstream, Limits, OnDead, Promise, Rate, millis};
 use crate::error::Result;
 use crate::store::columns;
 use crate::store::statement::execute;
-use crate::store::tables::{binding, budget};
+use crate::store::tables::{binding, budget, hold};
 
 /// The contract of one operation in `outbox_operation`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub(crate) struct Contract {
     pub reconciles: bool,
     /// Whether the ids in receipts name what was created.
     pub binds: bool,
+    /// Whether it goes over the machine's network.
+    pub uses_network: bool,
 }
 
 impl Contract {
@@ -61,6 +63,7 @@ impl Contract {
             give_up_after: own.give_up_after.or(stored.give_up_after),
             reconciles: own.reconciles || stored.reconciles,
             binds: own.binds || stored.binds,
+            uses_network: own.uses_network || stored.uses_network,
         }
     }
 }
@@ -110,6 +113,7 @@ pub(crate) fn register(
          WHERE operation = :operation AND paused_kind = 'auth' AND paused_until > :now",
         named_params! { ":operation": operation, ":now": now },
     )?;
+    hold::ask_again(&tx, operation, now)?;
     tx.commit()?;
     Ok(effective)
 }
@@ -119,10 +123,10 @@ fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Re
     let sql = "INSERT INTO main.outbox_operation
              (operation, downstream, window_ms, on_dead, provider, owner, key_recipe, max_in_flight,
               rate_count, rate_ms, time_limit_ms, attempts_max, give_up_ms, reconciles, binds_ids,
-              registered_at)
+              uses_network, registered_at)
          VALUES (:operation, :downstream, :window_ms, :on_dead, :provider, :owner, :key_recipe,
                  :max_in_flight, :rate_count, :rate_ms, :time_limit_ms, :attempts_max, :give_up_ms,
-                 :reconciles, :binds_ids, :now)
+                 :reconciles, :binds_ids, :uses_network, :now)
          ON CONFLICT (operation) DO UPDATE
          SET downstream = excluded.downstream, window_ms = excluded.window_ms,
              on_dead = excluded.on_dead, provider = excluded.provider, owner = excluded.owner,
@@ -130,7 +134,8 @@ fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Re
              rate_count = excluded.rate_count, rate_ms = excluded.rate_ms,
              time_limit_ms = excluded.time_limit_ms, attempts_max = excluded.attempts_max,
              give_up_ms = excluded.give_up_ms, reconciles = excluded.reconciles,
-             binds_ids = excluded.binds_ids";
+             binds_ids = excluded.binds_ids,
+             uses_network = excluded.uses_network";
     let values = named_params! {
         ":operation": operation,
         ":downstream": contract.downstream.as_str(),
@@ -147,6 +152,7 @@ fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Re
         ":give_up_ms": contract.give_up_after.map(millis),
         ":reconciles": contract.reconciles,
         ":binds_ids": contract.binds,
+        ":uses_network": contract.uses_network,
         ":now": now,
     };
     execute(conn, sql, values).map(drop)
@@ -157,7 +163,7 @@ macro_rules! contracts {
         concat!(
             "SELECT downstream, window_ms, on_dead, provider, owner, key_recipe, time_limit_ms,
                     max_in_flight, rate_count, rate_ms, attempts_max, give_up_ms, reconciles,
-                    binds_ids, operation
+                    binds_ids, operation, uses_network
              FROM main.outbox_operation ",
             $condition
         )
@@ -195,6 +201,7 @@ fn read_contract(row: &Row<'_>) -> rusqlite::Result<Contract> {
         give_up_after: duration(row.get(11)?),
         reconciles: row.get::<_, i64>(12)? != 0,
         binds: row.get::<_, i64>(13)? != 0,
+        uses_network: row.get::<_, i64>(15)? != 0,
         limits: read_limits(row, 7)?,
     })
 }

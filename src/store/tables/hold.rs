@@ -1,13 +1,25 @@
 //! Holds: what stops one origin, endpoint, tenant or agent run of an operation, or its suspects,
 //! and the rows that wait behind each.
 
+use std::collections::HashMap;
+
 use rusqlite::{Connection, OptionalExtension, Row, named_params};
 
 use crate::core::Shard;
-use crate::core::hold::{Domain, Hold};
+use crate::core::endpoint::{endpoint_name, origin_of};
+use crate::core::hold::{Cause, Domain, Hold};
 use crate::error::Result;
+use crate::handler::StoredIntent;
 use crate::store::columns;
 use crate::store::statement::{execute, query_row};
+
+/// The holds of one operation as a transaction has read and left them.
+#[derive(Default)]
+pub(crate) struct Holds {
+    /// The kinds of domain of which there are any.
+    pub kinds: Vec<Domain>,
+    pub known: HashMap<(Domain, String), Option<Hold>>,
+}
 
 macro_rules! holds {
     ($condition:literal) => {
@@ -20,7 +32,7 @@ macro_rules! holds {
     };
 }
 
-/// One hold, where there is one.
+/// The hold on a domain, where there is one.
 pub(crate) fn find(
     conn: &Connection,
     operation: &str,
@@ -39,6 +51,35 @@ pub(crate) fn find(
 }
 
 pub(crate) const FIND: &str = holds!("WHERE operation = ?1 AND domain = ?2 AND name = ?3");
+
+pub(crate) fn of_id(conn: &Connection, id: i64) -> Result<Option<Hold>> {
+    Ok(query_row(conn, holds!("WHERE id = ?1"), [id], read).optional()?)
+}
+
+/// The holds on the domains of an intent.
+pub(crate) fn holds_on(
+    conn: &Connection,
+    operation: &str,
+    intent: &StoredIntent,
+) -> Result<Vec<Hold>> {
+    let mut found = Vec::new();
+    for kind in kinds(conn, operation)? {
+        if let Some(name) = name_in(kind, intent) {
+            found.extend(find(conn, operation, kind, &name)?);
+        }
+    }
+    Ok(found)
+}
+
+/// The name of the domain of this kind that the intent is in; `None` where it is in none.
+pub(crate) fn name_in(kind: Domain, intent: &StoredIntent) -> Option<String> {
+    match kind {
+        Domain::Origin => origin_of(intent.endpoint.as_deref()?),
+        Domain::Endpoint => endpoint_name(intent.endpoint.as_deref()?),
+        Domain::Tenant => Some(intent.tenant_id.clone()),
+        Domain::Run | Domain::Suspects | Domain::Network => None,
+    }
+}
 
 /// Whether the row that tries a hold is in flight under its claim, or due and not claimed yet.
 pub(crate) fn is_under_way(conn: &Connection, id: i64, token: Option<i64>) -> Result<bool> {
@@ -126,7 +167,7 @@ pub(crate) fn save(conn: &Connection, hold: &Hold) -> Result<i64> {
         ":operation": hold.operation,
         ":domain": hold.domain.as_str(),
         ":name": hold.name,
-        ":cause": hold.cause.map(|cause| cause.as_str()),
+        ":cause": hold.cause.map(Cause::as_str),
         ":since": hold.since,
         ":until": hold.until,
         ":culprit": hold.culprit,
@@ -142,12 +183,48 @@ pub(crate) fn save(conn: &Connection, hold: &Hold) -> Result<i64> {
     Ok(query_row(conn, sql, key, |row| row.get(0))?)
 }
 
+/// How many endpoints of an origin are left alone at `now`, of the first few.
+pub(crate) fn throttled(
+    conn: &Connection,
+    operation: &str,
+    origin: &str,
+    now: i64,
+) -> Result<usize> {
+    let count: i64 = query_row(conn, THROTTLED, (operation, origin, now), |row| row.get(0))?;
+    Ok(usize::try_from(count).unwrap_or_default())
+}
+
+/// The name of an endpoint is its origin and, after a space, more.
+pub(crate) const THROTTLED: &str = "
+    SELECT count(*) FROM main.outbox_hold
+    WHERE operation = ?1 AND domain = 'endpoint' AND name > ?2 || ' ' AND name < ?2 || '!'
+      AND cause = 'throttled' AND +until > ?3";
+
 /// Removes a hold behind which no row waits any more. Returns whether it is gone.
 pub(crate) fn remove(conn: &Connection, hold: i64) -> Result<bool> {
     let sql = "DELETE FROM main.outbox_hold
                WHERE id = ?1
                  AND NOT EXISTS (SELECT 1 FROM main.outbox_lease WHERE held_by = ?1)";
     Ok(execute(conn, sql, [hold])? > 0)
+}
+
+/// Lets refused credentials be tried at once: a relay that starts may have new ones.
+pub(crate) fn ask_again(conn: &Connection, operation: &str, now: i64) -> Result<()> {
+    let sql = "UPDATE main.outbox_hold SET until = ?2
+               WHERE operation = ?1 AND cause = 'auth' AND until > ?2";
+    execute(conn, sql, (operation, now)).map(drop)
+}
+
+/// Ends what was learnt about origins and endpoints, as a person asks, and has the network tried at
+/// once. Returns whether anything was held.
+pub(crate) fn end_all(conn: &Connection, operation: &str, now: i64) -> Result<bool> {
+    let sql = "UPDATE main.outbox_hold SET until = ?1 WHERE operation = '' AND probe_id IS NULL";
+    execute(conn, sql, [now])?;
+    let sql = "UPDATE main.outbox_hold
+               SET cause = NULL, failures = 0, probes = 0, probe_id = NULL, probe_token = NULL,
+                   until = ?2
+               WHERE operation = ?1 AND domain IN ('origin', 'endpoint') AND cause IS NOT NULL";
+    Ok(execute(conn, sql, (operation, now))? > 0)
 }
 
 /// Lets a due row wait behind a hold: without a try, without an event.

@@ -2,18 +2,20 @@
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, named_params};
 
-use crate::core::flow::gate;
-use crate::core::{Actor, FlowControl, FlowMove, Gate, Left, Pause, PauseKind};
+use crate::core::flow::gates;
+use crate::core::hold::{Domain, Hold};
+use crate::core::{Actor, FlowControl, FlowMove, Gates, Left, Pause, PauseKind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::columns;
 use crate::store::statement::{execute, query_row};
-use crate::store::tables::{budget, contract};
+use crate::store::tables::{budget, contract, hold};
 
 /// The flow of an operation; `None` where no relay has registered it.
 pub(crate) fn load(conn: &Connection, operation: &str) -> Result<Option<FlowControl>> {
     let sql = "SELECT paused_kind, paused_until, paused_since, paused_by, paused_reason, probe_id,
                       probe_token, probes, failures, throttled_until, resumed_at, bucket, bucket_at,
-                      max_in_flight, rate_count, rate_ms
+                      max_in_flight, rate_count, rate_ms, paused_culprit, refused, throttled_since,
+                      throttled_by
                FROM main.outbox_operation WHERE operation = ?1";
     let flow = query_row(conn, sql, [operation], |row| {
         let kind = columns::lossy_option(row, 0)?.and_then(|word| word.parse().ok());
@@ -22,6 +24,7 @@ pub(crate) fn load(conn: &Connection, operation: &str) -> Result<Option<FlowCont
                 kind,
                 until: row.get(1)?,
                 since: row.get::<_, Option<i64>>(2)?.unwrap_or_default(),
+                culprit: row.get(16)?,
                 actor: columns::lossy(row, 3)?,
                 reason: columns::lossy(row, 4)?,
             }),
@@ -33,7 +36,13 @@ pub(crate) fn load(conn: &Connection, operation: &str) -> Result<Option<FlowCont
             probe: row.get::<_, Option<i64>>(5)?.zip(row.get::<_, Option<i64>>(6)?),
             probes: columns::counter(row, 7)?,
             failures: columns::counter(row, 8)?,
+            refused: columns::lossy(row, 17)?
+                .split_whitespace()
+                .filter_map(|id| id.parse().ok())
+                .collect(),
             throttled_until: row.get(9)?,
+            throttled_since: row.get(18)?,
+            throttled_by: row.get(19)?,
             resumed_at: row.get(10)?,
             bucket: row.get::<_, Option<i64>>(11)?.zip(row.get::<_, Option<i64>>(12)?),
         })
@@ -54,9 +63,12 @@ pub(crate) fn save(conn: &Connection, operation: &str, flow: &FlowControl) -> Re
          SET paused_kind = :kind, paused_until = :until, paused_since = :since, paused_by = :by,
              paused_reason = :reason, probe_id = :probe_id, probe_token = :probe_token,
              probes = :probes, failures = :failures, throttled_until = :throttled_until,
-             resumed_at = :resumed_at, bucket = :bucket, bucket_at = :bucket_at
+             resumed_at = :resumed_at, bucket = :bucket, bucket_at = :bucket_at,
+             paused_culprit = :culprit, refused = :refused, throttled_since = :throttled_since,
+             throttled_by = :throttled_by
          WHERE operation = :operation";
     let pause = flow.pause.as_ref();
+    let refused: Vec<String> = flow.refused.iter().map(i64::to_string).collect();
     let values = named_params! {
         ":operation": operation,
         ":kind": pause.map(|pause| pause.kind.as_str()),
@@ -72,21 +84,31 @@ pub(crate) fn save(conn: &Connection, operation: &str, flow: &FlowControl) -> Re
         ":resumed_at": flow.resumed_at,
         ":bucket": flow.bucket.map(|(left, _)| left),
         ":bucket_at": flow.bucket.map(|(_, at)| at),
+        ":culprit": pause.and_then(|pause| pause.culprit),
+        ":refused": (!refused.is_empty()).then(|| refused.join(" ")),
+        ":throttled_since": flow.throttled_since,
+        ":throttled_by": flow.throttled_by,
     };
     execute(conn, sql, values).map(drop)
 }
 
 /// Whether an operation may send now: the same question for a claim, for a relay that looks
 /// whether anything is due, and for a person who asks why a row waits.
-pub(crate) fn gate_of(
+pub(crate) fn gates_of(
     conn: &Connection,
     operation: &str,
     flow: &FlowControl,
     left: &Left,
+    network: Option<&Hold>,
     now: i64,
-) -> Result<Gate> {
+) -> Result<Gates> {
     let in_flight = if flow.needs_count(now) { count_in_flight(conn, operation)? } else { 0 };
-    Ok(gate(flow, in_flight, left, now))
+    Ok(gates(flow, in_flight, left, network, now))
+}
+
+/// The hold on everything that goes over the network, where that is asked for.
+pub(crate) fn network(conn: &Connection, uses_network: bool) -> Result<Option<Hold>> {
+    if uses_network { hold::find(conn, "", Domain::Network, "") } else { Ok(None) }
 }
 
 fn count_in_flight(conn: &Connection, operation: &str) -> Result<usize> {
@@ -141,6 +163,7 @@ pub(crate) fn pause(
         reason: actor.why().unwrap_or_default().to_owned(),
         actor: actor.name().to_owned(),
         since: now,
+        culprit: None,
     };
     insert_move(&tx, operation, FlowMove::Paused, Some(&pause), actor, now)?;
     flow.pause(pause);
@@ -160,12 +183,24 @@ pub(crate) fn resume(
     let before = flow.pause.clone();
     let was_paused = flow.resume(now);
     budget::ask_again(&tx, operation, now)?;
+    if let Some(culprit) = before.as_ref().and_then(|pause| pause.culprit) {
+        stand_back(&tx, culprit, now)?;
+    }
+    let was_paused = was_paused | hold::end_all(&tx, operation, now)?;
     if was_paused {
         insert_move(&tx, operation, FlowMove::Resumed, before.as_ref(), actor, now)?;
         save(&tx, operation, &flow)?;
     }
     tx.commit()?;
     Ok(was_paused)
+}
+
+/// Lets the intent that began a pause stand behind those that are due already, so that it is not
+/// the first to be tried again.
+fn stand_back(conn: &Connection, culprit: i64, now: i64) -> Result<()> {
+    let sql = "UPDATE main.outbox_lease SET due_at = ?2
+               WHERE id = ?1 AND state = 'pending' AND due_at < ?2";
+    execute(conn, sql, (culprit, now)).map(drop)
 }
 
 fn known(conn: &Connection, operation: &str) -> Result<FlowControl> {

@@ -52,7 +52,8 @@ fn pause_holds_back_what_a_relay_would_send() {
         "max_cost_per_tenant": {"amount": 5000, "window_ms": 86_400_000},
         "paused": "operator", "paused_until": null,
         "paused_since": row["paused_since"], "paused_by": "ann",
-        "paused_reason": "their maintenance",
+        "paused_reason": "their maintenance", "paused_culprit": null,
+        "throttled_until": null, "throttled_since": null, "throttled_by": null, "holds": [],
     });
     assert_eq!(*row, expected);
     assert!(row["paused_since"].is_i64());
@@ -198,4 +199,42 @@ fn breaker_as_configured_pauses_and_is_explained() {
         desk.ok(&["stats"])
             .contains("too many attempts in a row failed; one intent tries again at 20")
     );
+}
+
+/// Held origins, as text and as JSON, with what ends them.
+#[test]
+fn held_origins_are_listed_and_resumed() {
+    let (desk, downstream) = (Desk::new(), Downstream::start());
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let text =
+        config(&downstream.url("/ok"), "breaker_after = 2\nallow_addresses = [\"127.0.0.0/8\"]");
+    let relay_toml = desk.file("relay.toml", &text);
+    let endpoint = format!("http://{closed}/hook?token=hidden");
+    for entity in ["a", "b", "c"] {
+        desk.ok(&["enqueue", "pay", "--entity", entity, "--endpoint", &endpoint]);
+    }
+    desk.ok(&["enqueue", "pay", "--entity", "d"]);
+    desk.ok(&["relay", "--drain", "--workers", "1", "--config", &relay_toml]);
+    for command in ["operations", "stats"] {
+        let row = &desk.json(&[command])[0];
+        let hold = &row["holds"][0];
+        assert_eq!(row["paused"], Value::Null);
+        assert_eq!([&hold["domain"], &hold["cause"]], ["origin", "breaker"]);
+        assert_eq!(
+            (&hold["name"], &hold["culprit"]),
+            (&json!(format!("http://{closed}")), &json!(2))
+        );
+        assert!(hold["since"].is_i64() && hold["until"].as_i64() > hold["since"].as_i64());
+        let text = desk.ok(&[command]);
+        assert!(
+            text.contains(&format!("pay: the origin http://{closed} is held since 20")),
+            "{text}"
+        );
+        assert!(text.contains("(intent 2 last); one intent tries again at 20"), "{text}");
+        assert!(!text.contains("hidden"), "{text}");
+    }
+    assert_eq!(desk.json(&["why", "3"])[0]["rule"], "held");
+    assert_eq!(desk.ok(&["resume", "pay", "--reason", "mended"]), "operation pay: resumed\n");
+    assert_eq!(desk.json(&["operations"])[0]["holds"], json!([]));
+    assert_eq!(desk.ok(&["resume", "pay"]), "operation pay: was not paused\n");
 }

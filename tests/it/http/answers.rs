@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::Status::{Dead, NeedsReview, Pending, Succeeded, Unknown};
-use sqlite_outbox::{Actor, Http, OnConflict, Operation, Status};
+use sqlite_outbox::{Actor, Http, OnConflict, Operation, PauseKind, Status};
 
 use crate::support::wire::{Contract, Wire, http, relay};
 use crate::support::world::{DEDUPLICATES, pay};
@@ -205,9 +205,9 @@ fn status_501_and_505_are_dead() {
 /// Refused credentials are nobody's fault but the configuration's: the intent waits, and so does
 /// the whole operation.
 #[test]
-fn status_401_403_407_pause_the_operation() {
+fn status_401_407_pause_the_operation() {
     for downstream in [Unprotected, DEDUPLICATES] {
-        for path in ["/status/401", "/status/403", "/status/407"] {
+        for path in ["/status/401", "/status/407"] {
             let wire = Wire::new();
             let (id, other) = (wire.world.enqueue(&pay("a")), wire.world.enqueue(&pay("b")));
             let relay = wire.relay(downstream, wire.to(path));
@@ -227,6 +227,27 @@ fn status_401_403_407_pause_the_operation() {
             assert_eq!(wire.server.distinct_keys().len(), 2);
         }
     }
+}
+
+/// A 403 is said to credentials and to what one intent asks for: it takes several intents to tell.
+#[test]
+fn status_403_pauses_the_operation_once_three_intents_got_it_in_a_row() {
+    let wire = Wire::new();
+    let ids = ["a", "b", "c", "d"].map(|entity| wire.world.enqueue(&pay(entity)));
+    let relay = wire.relay(Unprotected, wire.to("/status/403"));
+    relay.drain().unwrap();
+    relay.drain().unwrap();
+    assert_eq!(wire.server.requests().len(), 3);
+    let stored = wire.world.outbox.operations().unwrap().remove(0);
+    assert_eq!((stored.paused, stored.paused_culprit), (Some(PauseKind::Auth), Some(ids[2])));
+    assert!(stored.paused_reason.unwrap().contains("HTTP 403"));
+    wire.world.outbox.resume("pay", Actor::new("alice").reason("new credentials")).unwrap();
+    wire.world.advance(60);
+    for _ in 0..20 {
+        wire.drain(Unprotected, "/naive");
+        wire.world.advance(1);
+    }
+    assert!(ids.iter().all(|&id| wire.world.entry(id).status == Succeeded));
 }
 
 #[test]

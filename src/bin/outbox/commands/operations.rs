@@ -9,6 +9,9 @@ use crate::args::ActorArgs;
 use crate::ui::failure::{Failure, Result};
 use crate::ui::output::{Out, duration, escape, shorten, table, time};
 
+/// So many holds of an operation are shown as text.
+const HOLDS_SHOWN_MAX: usize = 20;
+
 pub fn pause(
     out: Out,
     outbox: &Outbox,
@@ -79,7 +82,23 @@ pub fn list(out: Out, outbox: &Outbox) -> Result<()> {
             fit(known.pause_in_words().as_deref(), 80),
         ]);
     }
-    out.line(table.trim_fmt())
+    out.line(table.trim_fmt())?;
+    for known in &known {
+        print_holds(out, known)?;
+    }
+    Ok(())
+}
+
+/// Prints a line for each part of an operation that is held back, as far as a person reads on.
+pub fn print_holds(out: Out, known: &StoredContract) -> Result<()> {
+    let (holds, operation) = (known.holds_in_words(), escape(&known.operation));
+    for words in holds.iter().take(HOLDS_SHOWN_MAX) {
+        out.line(format_args!("\n{operation}: {}", escape(words)))?;
+    }
+    match holds.len().saturating_sub(HOLDS_SHOWN_MAX) {
+        0 => Ok(()),
+        more => out.line(format_args!("\n{operation}: {more} more; --json shows all")),
+    }
 }
 
 fn limits(known: &StoredContract) -> String {

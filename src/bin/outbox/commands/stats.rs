@@ -1,31 +1,38 @@
 //! `outbox stats`: counts by operation and status.
 
 use serde::Serialize;
-use sqlite_outbox::{Clock, OperationStats, Outbox, PauseKind, Status, SystemClock};
+use sqlite_outbox::{Clock, OperationStats, Outbox, PauseKind, Status, StoredHold, SystemClock};
 
+use crate::commands::operations::print_holds;
 use crate::ui::failure::Result;
 use crate::ui::output::{Out, distance, escape, quoted, table};
 
-/// The counts of one operation, and whether it is paused.
+/// The counts of one operation, and what of it is held back.
 #[derive(Serialize)]
 struct Line<'a> {
     #[serde(flatten)]
     stats: &'a OperationStats,
     paused: Option<PauseKind>,
     paused_until: Option<i64>,
+    throttled_until: Option<i64>,
+    holds: &'a [StoredHold],
 }
 
 pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
     let stats = outbox.stats()?;
     let known = outbox.operations()?;
-    let paused = |line: &OperationStats| {
-        known.iter().find(|known| known.operation == line.operation && known.paused.is_some())
-    };
+    let contract =
+        |line: &OperationStats| known.iter().find(|known| known.operation == line.operation);
     if out.is_json {
         return stats.iter().try_for_each(|stats| {
-            let (paused, paused_until) =
-                paused(stats).map_or((None, None), |known| (known.paused, known.paused_until));
-            out.json(&Line { stats, paused, paused_until })
+            let known = contract(stats);
+            out.json(&Line {
+                stats,
+                paused: known.and_then(|known| known.paused),
+                paused_until: known.and_then(|known| known.paused_until),
+                throttled_until: known.and_then(|known| known.throttled_until),
+                holds: known.map_or(&[], |known| &known.holds),
+            })
         });
     }
     if stats.is_empty() {
@@ -46,14 +53,14 @@ pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
             quoted(&line.operation)
         ))?;
     }
-    let sentences = stats.iter().filter_map(paused).filter_map(|known| {
+    let sentences = stats.iter().filter_map(contract).filter_map(|known| {
         Some(format!("{} is paused {}", escape(&known.operation), escape(&known.pause_in_words()?)))
     });
     let sentences: Vec<String> = sentences.collect();
     if !sentences.is_empty() {
         out.line(format_args!("\n{}", sentences.join("\n")))?;
     }
-    Ok(())
+    stats.iter().filter_map(contract).try_for_each(|known| print_holds(out, known))
 }
 
 /// A column for each status that some intent has, and for the due time where an intent is due.

@@ -14,7 +14,7 @@ use crate::core::{
     Actor, Backoff, Failure, Finding, Intent, Outcome, PauseKind, Receipt, Shard,
     contract::Downstream,
 };
-use crate::handler::Delivery;
+use crate::handler::{Delivery, Handler};
 use crate::outbox::Outbox;
 use crate::relay::{Operation, Relay};
 use crate::testing::ManualClock;
@@ -140,6 +140,28 @@ impl Scene {
         }
     }
 
+    /// With a second intent whose origin is held.
+    fn held() -> Self {
+        let own = Intent::new("pay", "b").endpoint("https://b.example/secret");
+        Self::with(&[Intent::new("pay", "a"), own], DEDUPLICATES, |o| o).sql(
+            "INSERT INTO outbox_hold (operation, domain, name, cause, since, until, culprit)
+             VALUES ('pay', 'origin', 'https://b.example', 'breaker', 1800000000000,
+                     1800000060000, 7)",
+        )
+    }
+
+    /// Without a network, and with a handler that goes over it.
+    fn offline() -> Self {
+        let mut scene = Self::without_relay(&plain_intents());
+        let operation = Operation::new(DEDUPLICATES, Networked);
+        let relay = Relay::builder(&scene.outbox).operation("pay", operation);
+        scene.relay = Some(relay.build().unwrap());
+        scene.sql(
+            "INSERT INTO outbox_hold (operation, domain, name, cause, since, until)
+             VALUES ('', 'network', '', 'offline', 1800000000000, 1800000060000)",
+        )
+    }
+
     /// The answer of `why` about an intent. Checks that the relay does as it says: only where no
     /// rule is in the way does it send the intent.
     fn why(&self, id: i64) -> (&'static str, String) {
@@ -153,6 +175,19 @@ impl Scene {
         let is_next = word == Rule::Next.as_str();
         assert_eq!(sent() - before, usize::from(is_next), "{word}: {text}");
         (word, text)
+    }
+}
+
+/// A handler that goes over the network, and that no test lets send.
+struct Networked;
+
+impl Handler for Networked {
+    fn deliver(&self, _: &Delivery) -> Outcome {
+        panic!("it is not to be sent");
+    }
+
+    fn network(&self) -> Option<String> {
+        Some("https://a.example".into())
     }
 }
 
@@ -184,6 +219,7 @@ fn scene(rule: Rule) -> (Scene, i64) {
             let scene = Scene::with(&both, DEDUPLICATES, |o| o);
             (scene.answer(Outcome::Rejected(failure("permanent"))).drain(), 2)
         }
+        Rule::Held => (Scene::held(), 2),
         Rule::NotRegistered => (Scene::relayed_as("mail", Shard::ALL), 1),
         Rule::NotDue => (second(Intent::new("pay", "b").delay(60 * SECOND)), 2),
         Rule::Unreadable => {
@@ -217,6 +253,7 @@ fn scene(rule: Rule) -> (Scene, i64) {
             let asked = Failure::new("limited", "answered 429").retry_after(30 * SECOND);
             (answered(Outcome::Limited(asked)), 2)
         }
+        Rule::Offline => (Scene::offline(), 1),
         Rule::TooManyInFlight => {
             (Scene::new(DEDUPLICATES, |o| o.max_in_flight(1)).held_by_another(), 2)
         }
@@ -243,6 +280,7 @@ fn words(rule: Rule) -> &'static [&'static str] {
         Rule::NeedsReview => &["a person must look (it went wrong)"],
         Rule::InFlight => &["another", "since 2027-01-15T08:00:00Z", "until 2027-01-15T08:01:30Z"],
         Rule::Queued => &["behind intent 1", "dead", "waits for a person"],
+        Rule::Held => &["the origin https://b.example is held", "(intent 7 last)", "08:01:00Z"],
         Rule::NotRegistered => &["\"pay\""],
         Rule::NotDue => &["until 2027-01-15T08:01:00Z"],
         Rule::Unreadable => &["outbox.payload", "review"],
@@ -253,6 +291,7 @@ fn words(rule: Rule) -> &'static [&'static str] {
         Rule::Paused => &["alice", "until it is resumed", "their maintenance"],
         Rule::Probing => &["another intent tries"],
         Rule::Throttled => &["until 2027-01-15T08:00:30Z"],
+        Rule::Offline => &["no network", "08:01:00Z"],
         Rule::TooManyInFlight => &["at once: 1"],
         Rule::Resuming => &["begun again"],
         Rule::Rate => &["its next may go at 2027-01-15T08:01:00Z"],

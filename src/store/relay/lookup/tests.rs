@@ -72,6 +72,7 @@ fn rules() -> Rules {
         },
         on_dead: OnDead::Block,
         breaker_after: None,
+        network: None,
     }
 }
 
