@@ -204,7 +204,7 @@ impl RelayTx<'_> {
         if !is_held && hold.failures == 0 && (before.is_none() || self.remove_hold(&hold)?) {
             return Ok(());
         }
-        if before.as_ref() == Some(&hold) { Ok(()) } else { self.save_hold(hold) }
+        if before.as_ref() == Some(&hold) { Ok(()) } else { self.save_hold(hold).map(drop) }
     }
 
     /// The holds on the domains of an intent.

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use sqlite_outbox::Downstream::Unprotected;
-use sqlite_outbox::{Backoff, Operation, Relay, Status};
+use sqlite_outbox::{Backoff, Intent, Operation, Relay, Status};
 
 use crate::support::wire::{Wire, http, short};
 use crate::support::world::{DEDUPLICATES, LONG, exact_backoff, pay};
@@ -104,13 +104,15 @@ fn retry_delay_does_not_occupy_a_worker() {
     let mut failing = Vec::new();
     for i in 0..4 {
         let endpoint = wire.server.url("/after/5/503/10");
-        failing.push(wire.world.enqueue(&pay(&format!("failing-{i}")).endpoint(endpoint)));
+        // Of four operations: an endpoint that asks for time holds back the others of its own.
+        let intent = Intent::new(format!("failing-{i}"), "order").endpoint(endpoint).payload("{}");
+        failing.push(wire.world.enqueue(&intent));
     }
     for i in 0..100 {
         wire.world.enqueue(&pay(&format!("order-{i}")).endpoint(wire.server.url("/ok")));
     }
     let relay = Relay::builder(&wire.world.outbox)
-        .operation("pay", Operation::new(DEDUPLICATES, http()))
+        .default_operation(Operation::new(DEDUPLICATES, http()))
         .workers(4)
         .build()
         .unwrap();
