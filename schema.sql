@@ -11,6 +11,14 @@ CREATE TABLE main.outbox_meta (
     database_id    TEXT    NOT NULL,
     token          INTEGER NOT NULL DEFAULT 0,
     payload_max    INTEGER NOT NULL DEFAULT 1048576 CHECK (payload_max BETWEEN 1 AND 100000000),
+    -- The machine's start as the last relay has seen it, and by how much the wall clock was ahead
+    -- of the milliseconds since then: another difference means that the wall clock was set.
+    boot_id        TEXT,
+    wall_ahead     INTEGER,
+    -- When intents were last found that were made while the clock was ahead, and the newest then:
+    -- those of them that are queued count from that time once it is their turn.
+    ahead_from     INTEGER,
+    ahead_id       INTEGER,
     -- The headers of an intent whose values go into its audit trail, in lower case.
     agent_run_header    TEXT NOT NULL DEFAULT 'x-agent-run',
     tool_version_header TEXT NOT NULL DEFAULT 'x-tool-version'
@@ -91,6 +99,12 @@ CREATE TABLE main.outbox_lease (
     own_endpoint   INTEGER NOT NULL DEFAULT 0,
     -- The hold (`outbox_hold.id`) behind which the row waits, with its due time in `resume_at`.
     held_by        INTEGER,
+    -- Milliseconds since the machine's start when the attempt began that may be in doubt; -1 where
+    -- it has been started anew since.
+    doubt_boot     INTEGER,
+    -- How far the times that the caller has asked for are moved, because the row was made while the
+    -- clock was ahead or did not know the time.
+    shift          INTEGER,
     CHECK (held_by IS NULL OR due_at IS NULL),
     CHECK (state = 'unknown' OR (state = 'in_flight') = (owner IS NOT NULL))
 ) STRICT;
@@ -359,7 +373,9 @@ FROM outbox_keyed k CROSS JOIN outbox o ON o.id = k.id
 WHERE NOT EXISTS (SELECT 1 FROM outbox_lease l WHERE l.id = k.id) GROUP BY o.operation;
 
 -- Guards. RAISE(ABORT) is loud under INSERT OR IGNORE and OR REPLACE too, where a constraint
--- would skip the row or change the one that is there.
+-- would skip the row or change the one that is there. A time below 10^12 is a mistaken unit,
+-- unless SQLite's own clock (julianday) stands before 10^12 ms too: a machine that does not know
+-- the time yet.
 CREATE TRIGGER main.outbox_insert_guard BEFORE INSERT ON outbox
 BEGIN
     SELECT CASE
@@ -423,16 +439,19 @@ BEGIN
             THEN RAISE(ABORT,
                 'outbox.ordering_key: must be NULL or text of 1 to 255 characters without NUL')
         WHEN typeof(NEW.created_at) <> 'integer'
-             OR NEW.created_at NOT BETWEEN 1000000000000 AND 99999999999999
+             OR NEW.created_at > 99999999999999
+             OR (NEW.created_at < 1000000000000 AND julianday('now') > 2452161.6)
             THEN RAISE(ABORT,
                 'outbox.created_at: must be UTC milliseconds, not seconds or microseconds')
         WHEN typeof(NEW.available_at) <> 'integer'
-             OR NEW.available_at NOT BETWEEN 1000000000000 AND 99999999999999
+             OR NEW.available_at > 99999999999999
+             OR (NEW.available_at < 1000000000000 AND julianday('now') > 2452161.6)
             THEN RAISE(ABORT,
                 'outbox.available_at: must be UTC milliseconds, not seconds or microseconds')
         WHEN NEW.expires_at IS NOT NULL
              AND (typeof(NEW.expires_at) <> 'integer'
-                   OR NEW.expires_at NOT BETWEEN 1000000000000 AND 99999999999999)
+                  OR NEW.expires_at > 99999999999999
+                  OR (NEW.expires_at < 1000000000000 AND julianday('now') > 2452161.6))
             THEN RAISE(ABORT,
                 'outbox.expires_at: must be NULL or UTC milliseconds, not seconds or microseconds')
         WHEN typeof(NEW.cost) <> 'integer' OR NEW.cost < 0
@@ -464,7 +483,8 @@ BEGIN
             THEN RAISE(ABORT,
                 'outbox_inbox.message_id: must be text of 1 to 1024 characters without NUL')
         WHEN typeof(NEW.handled_at) <> 'integer'
-             OR NEW.handled_at NOT BETWEEN 1000000000000 AND 99999999999999
+             OR NEW.handled_at > 99999999999999
+             OR (NEW.handled_at < 1000000000000 AND julianday('now') > 2452161.6)
             THEN RAISE(ABORT,
                 'outbox_inbox.handled_at: must be UTC milliseconds, not seconds or microseconds')
     END;
@@ -490,10 +510,15 @@ END;
 -- and replayed waits until a later one that is on the way has come back.
 CREATE TRIGGER main.outbox_promote AFTER DELETE ON outbox_keyed
 BEGIN
-    INSERT INTO outbox_lease (id, operation, state, due_at, resume_at, own_endpoint)
-    SELECT o.id, o.operation, 'pending', CASE WHEN NOT f.is_busy THEN o.available_at END,
-           CASE WHEN f.is_busy THEN o.available_at END, o.endpoint IS NOT NULL
-    FROM outbox o,
+    INSERT INTO outbox_lease (id, operation, state, due_at, resume_at, own_endpoint, shift)
+    SELECT o.id, o.operation, 'pending',
+           CASE WHEN NOT f.is_busy
+                THEN o.available_at + coalesce(m.ahead_from - o.created_at, 0) END,
+           CASE WHEN f.is_busy
+                THEN o.available_at + coalesce(m.ahead_from - o.created_at, 0) END,
+           o.endpoint IS NOT NULL, m.ahead_from - o.created_at
+    FROM outbox o
+         LEFT JOIN outbox_meta m ON o.id <= m.ahead_id AND o.created_at > m.ahead_from + 60000,
          (SELECT EXISTS (SELECT 1 FROM outbox_keyed k INDEXED BY outbox_keyed_overtaken
                          CROSS JOIN outbox_lease l ON l.id = k.id
                          WHERE k.tenant_id = OLD.tenant_id AND k.ordering_key = OLD.ordering_key

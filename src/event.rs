@@ -77,6 +77,8 @@ words! {
         Bound = "bound",
         /// A person, or the application, ordered another round.
         Replayed = "replayed",
+        /// A person made the intent due at once.
+        Retried = "retried",
         /// A person, or the application, withdrew the intent.
         Cancelled = "cancelled",
         /// The intent could not be withdrawn any more; it is not tried again.

@@ -34,6 +34,12 @@ impl Lease {
         self.expires_at.store(expires_at, Ordering::Release);
     }
 
+    /// Moves the end with the wall clock. A lease that is lost stays so.
+    pub fn shift(&self, by: i64) {
+        let moved = |at: i64| (at != i64::MIN && at != i64::MAX).then(|| at.saturating_add(by));
+        let _ = self.expires_at.fetch_update(Ordering::AcqRel, Ordering::Acquire, moved);
+    }
+
     /// Notes when a worker began.
     pub fn begin(&self, at: Instant) {
         self.began.get_or_init(|| at);

@@ -74,7 +74,7 @@ mod model;
 
 pub use rusqlite;
 
-pub use crate::clock::{Clock, SystemClock};
+pub use crate::clock::{Boot, Clock, SystemClock};
 pub use crate::core::actor::Actor;
 pub use crate::core::backoff::{Backoff, Jitter};
 pub use crate::core::classify::OnConflict;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Boot, Clock, SystemClock};
 use crate::core::setters::setters;
 use crate::core::{Downstream, Entry, Facts, Filter, Intent, millis};
 use crate::error::Result;
@@ -38,16 +38,19 @@ use crate::outbox::Outbox;
 #[derive(Debug, Clone)]
 pub struct ManualClock(Arc<Times>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Times {
     wall: AtomicI64,
     passed: AtomicU64,
+    /// How often the machine was started anew, and what had passed then.
+    boots: AtomicU64,
+    booted: AtomicU64,
 }
 
 impl ManualClock {
     /// A clock that stands at this time, in UTC milliseconds.
     pub fn at(now: i64) -> Self {
-        Self(Arc::new(Times { wall: AtomicI64::new(now), passed: AtomicU64::new(0) }))
+        Self(Arc::new(Times { wall: AtomicI64::new(now), ..Times::default() }))
     }
 
     /// Moves the clock forward.
@@ -60,6 +63,13 @@ impl ManualClock {
     pub fn set(&self, now: i64) {
         self.0.wall.store(now, Ordering::SeqCst);
     }
+
+    /// Starts the machine anew, with its wall clock at this time: nobody knows what time passed.
+    pub fn reboot(&self, now: i64) {
+        self.0.boots.fetch_add(1, Ordering::SeqCst);
+        self.0.booted.store(self.0.passed.load(Ordering::SeqCst), Ordering::SeqCst);
+        self.set(now);
+    }
 }
 
 impl Clock for ManualClock {
@@ -69,6 +79,13 @@ impl Clock for ManualClock {
 
     fn monotonic(&self) -> Duration {
         Duration::from_millis(self.0.passed.load(Ordering::SeqCst))
+    }
+
+    fn boot(&self) -> Option<Boot> {
+        let passed = self.0.passed.load(Ordering::SeqCst);
+        let since = passed.saturating_sub(self.0.booted.load(Ordering::SeqCst));
+        let id = format!("manual-{}", self.0.boots.load(Ordering::SeqCst));
+        Some(Boot::new(id, i64::try_from(since).unwrap_or(i64::MAX)))
     }
 }
 

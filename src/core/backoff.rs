@@ -78,6 +78,14 @@ impl Backoff {
         Err(Error::invalid("backoff", reason))
     }
 
+    /// The longest delay of all.
+    pub(crate) fn longest(&self) -> Duration {
+        match self {
+            Self::Exponential { cap, .. } => *cap,
+            Self::Schedule(delays) => delays.iter().max().copied().unwrap_or_default(),
+        }
+    }
+
     /// The delay after the given number of tries, from 1; `roll` in `0.0..1.0` places it in the
     /// jitter. Never longer than the cap.
     pub(crate) fn delay(&self, tries: u32, roll: f64) -> Duration {

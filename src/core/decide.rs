@@ -34,6 +34,39 @@ pub(crate) struct Facts {
     pub lookups: u32,
     /// Whether a cancellation was requested, so that no further attempt is made.
     pub cancel_requested: bool,
+    /// Milliseconds since the machine's start when the attempt began that is, or may be, in doubt;
+    /// negative where the machine has been started anew since.
+    pub doubt_boot: Option<i64>,
+    /// By how much the doubt is older than the wall clock says.
+    pub older_by: i64,
+}
+
+impl Facts {
+    /// The facts of a claim at `now`, which begins a doubt where there is none yet.
+    pub fn claimed(self, now: i64, boot: Option<i64>) -> Self {
+        let doubt_boot = if self.in_doubt_since.is_some() { self.doubt_boot } else { boot };
+        Self { claimed_at: now, doubt_boot, ..self }.aged(now, boot)
+    }
+
+    /// With the age of the doubt by the clock that nobody sets, `boot`, where it can be told. What
+    /// passed unseen may have been any time.
+    pub fn aged(self, now: i64, boot: Option<i64>) -> Self {
+        let since = self.in_doubt_since.unwrap_or(self.claimed_at);
+        let older_by = match (self.doubt_boot, boot) {
+            (Some(began), _) if began < 0 => i64::MAX,
+            (Some(began), Some(boot)) => {
+                boot.saturating_sub(began).saturating_sub(now.saturating_sub(since)).max(0)
+            }
+            _ => 0,
+        };
+        Self { older_by, ..self }
+    }
+
+    /// Whether a second request is safe at `at`, by the wall clock and by the one nobody sets.
+    pub(super) fn may_repeat(&self, promise: Promise, at: i64) -> bool {
+        let since = self.in_doubt_since.unwrap_or(self.claimed_at);
+        may_repeat(since, promise, at.saturating_add(self.older_by))
+    }
 }
 
 impl Facts {
@@ -272,8 +305,8 @@ pub(crate) fn withheld(facts: &Facts, promise: Promise, now: i64) -> Option<With
     if facts.cancel_requested {
         return Some(Withheld::CancelRequested);
     }
-    let since = facts.in_doubt_since?;
-    (!may_repeat(since, promise, now)).then_some(Withheld::InDoubt)
+    facts.in_doubt_since?;
+    (!facts.may_repeat(promise, now)).then_some(Withheld::InDoubt)
 }
 
 /// Whether a second request is safe: the downstream deduplicates, and the attempt would end
@@ -291,8 +324,7 @@ pub(super) fn may_repeat(in_doubt_since: i64, promise: Promise, now: i64) -> boo
 }
 
 fn in_doubt(facts: Facts, failure: &Failure, policy: &Policy, now: i64, delay: i64) -> Decision {
-    let since = facts.in_doubt_since.unwrap_or(facts.claimed_at);
-    if !may_repeat(since, policy.promise, now) {
+    if !facts.may_repeat(policy.promise, now) {
         return doubtful(facts, failure, policy, now, why_no_repeat(policy.promise.downstream));
     }
     retry_or_give_up(facts, failure, policy, now, delay)
@@ -320,7 +352,7 @@ pub(super) fn retry_or_give_up(
 /// row in doubt, for a lookup that can be made before.
 fn retry(facts: Facts, failure: &Failure, policy: &Policy, now: i64, delay: i64) -> Decision {
     let (due_at, promise) = (now.saturating_add(delay), policy.promise);
-    let is_late = facts.in_doubt_since.is_some_and(|since| !may_repeat(since, promise, due_at));
+    let is_late = facts.in_doubt_since.is_some() && !facts.may_repeat(promise, due_at);
     if is_late && promise.reconciles {
         let why = "; the next try would come after the downstream may have forgotten the key";
         return doubtful(facts, failure, policy, now, why);
@@ -376,6 +408,12 @@ pub(crate) fn why_no_repeat(downstream: Downstream) -> &'static str {
 }
 
 impl Policy {
+    /// The longest time that a row waits for its next try or its next lookup.
+    pub fn longest_wait(&self) -> Duration {
+        let asked = self.retry_after_max.saturating_add(self.retry_after_max / 4);
+        asked.max(self.backoff.longest()).max(self.lookup_delay)
+    }
+
     /// The later of the backoff and what the downstream asked for, in milliseconds; never less
     /// than it asked for, unless that is beyond the limit.
     fn delay(&self, failures: u32, failure: &Failure, roll: f64) -> i64 {

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use super::contract::Promise;
-use super::decide::{Decision, Facts, may_repeat};
+use super::decide::{Decision, Facts};
 use super::outcome::Resolution;
 use super::status::Status;
 use crate::error::ErrorKind;
@@ -151,7 +151,7 @@ pub(crate) fn replay(
         // A row that waits for review without being in doubt was never answered: still, only a
         // downstream that deduplicates may get it once more.
         (Status::NeedsReview, None) => promise.deduplicates(),
-        (Status::Dead | Status::NeedsReview, Some(since)) => may_repeat(since, promise, now),
+        (Status::Dead | Status::NeedsReview, Some(_)) => facts.may_repeat(promise, now),
         _ => false,
     };
     if is_safe {
@@ -168,6 +168,25 @@ pub(crate) fn replay(
         Status::Unknown => "it may have been applied; resolve it, or wait for the lookup",
         _ => "only dead intents, and some that need review, are replayed",
     }))
+}
+
+/// Makes an intent due now that waits for a time alone, as `waits_for_time` says of a pending one.
+pub(crate) fn retry(
+    status: Status,
+    waits_for_time: bool,
+    facts: &Facts,
+    now: i64,
+) -> Result<Decision, Refusal> {
+    match status {
+        Status::Pending if waits_for_time => {
+            Ok(Decision { due_at: Some(now), ..Decision::plain(Status::Pending, facts) })
+        }
+        Status::Pending => Err(refused("it waits for another of its ordering key, not for a time")),
+        Status::Dead | Status::NeedsReview => Err(refused("it is replayed or resolved instead")),
+        Status::InFlight => Err(refused("it is being sent")),
+        Status::Unknown => Err(refused("it may have been applied; resolve it instead")),
+        Status::Succeeded | Status::Cancelled => Err(refused("it is settled")),
+    }
 }
 
 /// Gives an intent the id of its effect before it is sent. `known` is the id it has. Returns
@@ -191,6 +210,7 @@ fn another_round(facts: &Facts, now: i64) -> Decision {
         in_doubt_since: facts.in_doubt_since,
         expires_at: facts.expires_at,
         claimed_at: facts.claimed_at,
+        doubt_boot: facts.doubt_boot,
         ..Facts::default()
     };
     Decision { due_at: Some(now), ..Decision::plain(Status::Pending, &facts) }

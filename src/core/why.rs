@@ -134,9 +134,14 @@ impl Why {
         Self::new(Rule::Queued, text)
     }
 
-    pub fn not_due(until: i64, error: &str) -> Self {
+    /// `ahead` is when the intent says that it was made, where that is yet to come.
+    pub fn not_due(until: i64, error: &str, ahead: Option<i64>) -> Self {
         let after = if error.is_empty() { String::new() } else { format!(", after: {error}") };
-        Self::new(Rule::NotDue, format!("it is not due until {}{after}", utc(until)))
+        let clock = ahead.map_or_else(String::new, |at| {
+            let at = utc(at);
+            format!("; the clock was ahead when it was made, at {at}, and retry makes it due")
+        });
+        Self::new(Rule::NotDue, format!("it is not due until {}{after}{clock}", utc(until)))
     }
 
     /// The row waits aside with others of its domain.

@@ -197,6 +197,13 @@ impl Outbox {
         self.inner.store.connection()
     }
 
+    /// A connection for a verb that writes times, after a wall clock that was set is seen to.
+    fn clocked(&self, verb: &str) -> Result<PooledConnection> {
+        let mut conn = self.connection(verb)?;
+        store::mind_clock(&mut conn, self.now(), self.clock().boot().as_ref(), None)?;
+        Ok(conn)
+    }
+
     pub(crate) fn store(&self) -> &Store {
         &self.inner.store
     }

@@ -12,8 +12,9 @@ use crate::event::Event;
 use crate::liveness;
 use crate::store::Enqueued;
 use crate::store::tables::pause;
+use crate::store::verbs::replay::{self, Again};
 use crate::store::verbs::revise::{self, Revised};
-use crate::store::verbs::{replay, resolve, withdraw};
+use crate::store::verbs::{resolve, withdraw};
 
 impl Outbox {
     /// Withdraws an intent in the caller's open transaction, if it definitely was not applied.
@@ -164,7 +165,7 @@ impl Outbox {
     ) -> Result<()> {
         let now = self.now();
         let until = length.map(|length| now.saturating_add(millis(length)));
-        pause::pause(&mut *self.connection("pause")?, operation, until, &actor.into(), now)
+        pause::pause(&mut *self.clocked("pause")?, operation, until, &actor.into(), now)
     }
 
     /// Ends a pause of any kind: by a person, by refused credentials, or by the circuit breaker.
@@ -173,7 +174,7 @@ impl Outbox {
     /// # Errors
     /// As [`pause`](Self::pause).
     pub fn resume(&self, operation: &str, actor: impl Into<Actor>) -> Result<bool> {
-        let mut conn = self.connection("resume")?;
+        let mut conn = self.clocked("resume")?;
         let was_paused = pause::resume(&mut conn, operation, &actor.into(), self.now())?;
         self.wake();
         Ok(was_paused)
@@ -201,7 +202,8 @@ impl Outbox {
     /// # Errors
     /// `NotFound`, or `Refused` where the status or the downstream's contract does not allow it.
     pub fn replay(&self, id: i64, actor: impl Into<Actor>) -> Result<()> {
-        replay::replay_one(&mut *self.connection("replay")?, id, &actor.into(), self.now())?;
+        let now = self.now();
+        replay::one(&mut *self.clocked("replay")?, Again::Replay, id, &actor.into(), now)?;
         self.wake();
         Ok(())
     }
@@ -218,8 +220,49 @@ impl Outbox {
         dry_run: bool,
     ) -> Result<Vec<(i64, Result<()>)>> {
         let (actor, now) = (actor.into(), self.now());
-        let mut conn = self.connection("replay_all")?;
-        let report = replay::replay(&mut conn, filter, &actor, now, dry_run)?;
+        let mut conn = self.clocked("replay_all")?;
+        let report = replay::all(&mut conn, Again::Replay, filter, &actor, now, dry_run)?;
+        self.wake();
+        Ok(report)
+    }
+
+    /// Makes one pending intent due now, whatever time it waits for: a retry, a delay, or a hold,
+    /// which it tries. What stops its operation stops it still.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use sqlite_outbox::{Intent, Outbox};
+    ///
+    /// # let folder = tempfile::tempdir().expect("a folder");
+    /// # let outbox = Outbox::open(folder.path().join("app.db"))?;
+    /// let mail = Intent::new("mail", "order-1").delay(Duration::from_secs(3600));
+    /// let id = outbox.transact(|tx| outbox.enqueue(tx, &mail))?.id();
+    /// outbox.retry(id, "ada")?;
+    /// # Ok::<(), sqlite_outbox::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NotFound`, or `Refused` where it is not pending or is queued behind another.
+    pub fn retry(&self, id: i64, actor: impl Into<Actor>) -> Result<()> {
+        let now = self.now();
+        replay::one(&mut *self.clocked("retry")?, Again::Retry, id, &actor.into(), now)?;
+        self.wake();
+        Ok(())
+    }
+
+    /// Makes everything pending that matches due now, as [`replay_all`](Self::replay_all) replays.
+    ///
+    /// # Errors
+    /// The file cannot be written. Intents that were made due before stay so.
+    pub fn retry_all(
+        &self,
+        filter: &Filter,
+        actor: impl Into<Actor>,
+        dry_run: bool,
+    ) -> Result<Vec<(i64, Result<()>)>> {
+        let (actor, now) = (actor.into(), self.now());
+        let mut conn = self.clocked("retry_all")?;
+        let report = replay::all(&mut conn, Again::Retry, filter, &actor, now, dry_run)?;
         self.wake();
         Ok(report)
     }
@@ -256,7 +299,7 @@ impl Outbox {
     ) -> Result<Status> {
         let is_alive = |owner: &str| liveness::is_alive(self.path(), owner);
         let (actor, now) = (actor.into(), self.now());
-        let mut conn = self.connection("resolve")?;
+        let mut conn = self.clocked("resolve")?;
         let status = resolve::resolve(&mut conn, id, resolution, &actor, &is_alive, now)?;
         self.wake();
         Ok(status)

@@ -24,7 +24,7 @@ use crate::handler::Held;
 use crate::liveness;
 use crate::store::relay::stops::Stops;
 use crate::store::tables::lost_lease::IsAlive;
-use crate::store::{Record, Reported, Writer};
+use crate::store::{Record, Reported, STEP_MIN_MS, Writer};
 
 /// The state of a relay's writer, and the steps it makes.
 pub(super) struct Engine {
@@ -49,6 +49,10 @@ pub(super) struct Engine {
     /// Rows of these that wait for a worker go back.
     pub stops: Stops,
     random: fastrand::Rng,
+    /// By how much the wall clock is ahead of the one that nobody sets.
+    wall_ahead: Option<i64>,
+    /// The newest intent that was made while the clock was ahead, and is seen to.
+    ahead: Option<i64>,
     renew_at: i64,
     /// Which of the lanes with equal priority comes first.
     turn: usize,
@@ -84,6 +88,8 @@ impl Engine {
             substitutes: 0,
             stops: Stops::default(),
             random,
+            wall_ahead: None,
+            ahead: None,
             renew_at: 0,
             turn: 0,
             rounds: 0,
@@ -91,6 +97,7 @@ impl Engine {
             waits_for_idle_worker: false,
             maybe_more: true,
         };
+        engine.mind_clock(shared.outbox.clock().now())?;
         for (name, operation) in &shared.operations {
             engine.add_lane(name, operation)?;
         }
@@ -186,6 +193,35 @@ impl Engine {
         let delivery = Arc::clone(held.delivery());
         let record = Record { delivery, reported, roll: self.random.f64() };
         self.unrecorded.push((lane, record));
+    }
+
+    /// Notices that the wall clock was set, and moves the times of the file and this relay along.
+    pub fn mind_clock(&mut self, now: i64) -> Result<()> {
+        let clock = self.shared.outbox.clock();
+        let boot = clock.boot();
+        let ms = boot.as_ref().map_or_else(|| millis(clock.monotonic()), |boot| boot.ms);
+        let by = self.wall_ahead.map(|known| now.saturating_sub(ms).saturating_sub(known));
+        if by.is_some_and(|by| by.abs() <= STEP_MIN_MS) {
+            return Ok(());
+        }
+        self.writer.mind_clock(now, boot.as_ref(), self.shared.longest())?;
+        self.wall_ahead = Some(now.saturating_sub(ms));
+        let by = by.unwrap_or(0);
+        self.renew_at = self.renew_at.saturating_add(by);
+        self.held.values().for_each(|work| work.held.delivery().lease.shift(by));
+        self.maybe_more = true;
+        Ok(())
+    }
+
+    /// Sees to intents that were made while the clock was ahead, where the newest is one.
+    pub fn bring_back(&mut self, now: i64) -> Result<()> {
+        let newest = self.writer.newest_ahead(now)?;
+        if newest.is_some() && newest != self.ahead {
+            let boot = self.shared.outbox.clock().boot();
+            self.writer.mind_clock(now, boot.as_ref(), self.shared.longest())?;
+        }
+        self.ahead = newest;
+        Ok(())
     }
 
     /// Looks for relays that died, and for leases that ran out.

@@ -7,13 +7,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::operation::Operation;
-use crate::core::{Downstream, Shard, Status};
+use crate::core::{Downstream, Shard, Status, millis};
 use crate::error::Result;
 use crate::event::{Event, EventKind};
 use crate::liveness::Lifeline;
 use crate::outbox::Outbox;
-use crate::store::Rules;
 use crate::store::tables::contract;
+use crate::store::{Longest, Rules};
 
 /// A callback for every status move.
 pub(super) type Observer = Box<dyn Fn(&Event) + Send + Sync>;
@@ -63,6 +63,14 @@ impl Shared {
         rules.policy.promise.downstream = holds.downstream;
         rules.on_dead = holds.on_dead();
         Ok(rules)
+    }
+
+    /// The longest waits that this relay can make: a lease, and a backoff or what is asked for.
+    pub fn longest(&self) -> Longest {
+        let named = self.operations.iter().map(|(_, operation)| operation);
+        let waits = named.chain(&self.default_operation).map(|o| o.rules("").policy.longest_wait());
+        let wait = waits.max().unwrap_or_default();
+        Longest { lease_ms: millis(self.options.lease), wait_ms: millis(wait) }
     }
 
     /// Writes the `Debug` form of a public type that stands for this relay.

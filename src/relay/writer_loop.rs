@@ -201,6 +201,7 @@ impl<'a> WriterLoop<'a> {
         if self.outage.time_left().is_some() {
             return Ok(false);
         }
+        self.engine.mind_clock(now)?;
         if claiming {
             self.engine.look_around(now)?;
         }
@@ -244,6 +245,7 @@ impl<'a> WriterLoop<'a> {
         let is_drain = matches!(self.until, Until::NothingIsDue);
         let is_whole = self.engine.discover(now, is_drain)?;
         if changed {
+            self.engine.bring_back(now)?;
             self.engine.find_stopped(now)?;
             self.hand_out(Vec::new());
         }

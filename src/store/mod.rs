@@ -25,6 +25,7 @@ pub(crate) use caller::{check_durability, check_transaction};
 pub(crate) use connection::{PooledConnection, give_up_waiting};
 pub(crate) use query::watch::Watch;
 pub(crate) use relay::claim::ClaimRequest;
+pub(crate) use relay::rebase::{Longest, STEP_MIN_MS, mind_clock};
 pub(crate) use relay::record::{Record, Reported};
 pub(crate) use relay::tx::{RelayTx, Rules};
 pub(crate) use relay::writer::Writer;

@@ -57,7 +57,7 @@ pub(crate) const STANDING: &str = "
            coalesce(l.attempts, r.attempts, 0), coalesce(l.tries, 0), coalesce(l.lost, 0),
            l.in_doubt_since, l.first_sent_at, l.claimed_at, coalesce(l.lookups, 0),
            l.cancel_requested_at IS NOT NULL, o.expires_at, coalesce(r.downstream_id, l.late_id),
-           l.token, l.id IS NOT NULL
+           l.token, l.id IS NOT NULL, l.doubt_boot
     FROM main.outbox o
     LEFT JOIN main.outbox_lease l ON l.id = o.id
     LEFT JOIN main.outbox_receipt r ON r.id = o.id
@@ -84,7 +84,10 @@ pub(crate) fn find(conn: &Connection, id: i64, now: i64) -> Result<Option<Standi
                 lookups: counter(row, 9)?,
                 cancel_requested: row.get(10)?,
                 expires_at: row.get(11).unwrap_or_default(),
-            },
+                doubt_boot: row.get(15)?,
+                older_by: 0,
+            }
+            .aged(now, None),
             downstream_id: lossy_option(row, 12)?,
             token: row.get(13)?,
             has_lease: row.get(14)?,

@@ -58,6 +58,7 @@ mod verbs {
     mod cancel;
     mod confirm;
     mod replay;
+    mod retry;
     mod revise;
     mod skip;
     mod wait;
@@ -76,6 +77,9 @@ mod http {
 
 #[cfg(feature = "cli")]
 mod cli;
+
+#[cfg(feature = "cli")]
+mod clock;
 
 #[cfg(feature = "http")]
 mod crash;

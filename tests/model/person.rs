@@ -12,9 +12,10 @@ use crate::clock::Clock;
 use crate::core::{Actor, Downstream, Intent, Receipt, Resolution, Status};
 use crate::error::{Error, ErrorKind, Result as Fallible};
 use crate::store::tables::pause;
+use crate::store::verbs::replay::{self, Again};
 use crate::store::verbs::revise::{Revised, revise};
 use crate::store::verbs::withdraw::{cancel, request_cancel, skip};
-use crate::store::verbs::{enqueue, replay, resolve};
+use crate::store::verbs::{enqueue, resolve};
 
 const PAYLOAD_MAX: usize = 1024;
 
@@ -93,7 +94,8 @@ impl Machine<'_> {
             }
             Op::Skip { .. } => self.act(done(Verb::Other), |conn| skip(conn, id, &person(), now)),
             _ => {
-                let replayed = replay::replay_one(&mut self.bench.person, id, &person(), now);
+                let conn = &mut self.bench.person;
+                let replayed = replay::one(conn, Again::Replay, id, &person(), now);
                 if replayed.is_ok() {
                     self.model.unwanted.remove(&id);
                 }

@@ -76,6 +76,10 @@ pub enum Command {
     },
     /// Send dead intents again, under the same key
     Replay(ReplayArgs),
+    /// Make pending intents due now, whatever time they wait for
+    ///
+    /// A wait after a failure, a delay, or a hold, which the intent then tries.
+    Retry(ReplayArgs),
     /// Record what became of intents that are unknown or need review
     ///
     /// Ask the provider first, by the key or the entity that `show` prints. A dead intent can be
@@ -302,16 +306,17 @@ pub struct ReplayArgs {
     /// The intents' ids
     #[arg(value_name = "ID", conflicts_with_all = FILTERS)]
     pub ids: Vec<i64>,
-    /// Conditions instead of ids; only dead intents unless --status says otherwise
+    /// Conditions instead of ids; without --status, only dead intents for replay and only pending
+    /// ones for retry
     #[command(flatten)]
     pub filter: FilterArgs,
-    /// Replay at most so many
+    /// Do it to at most so many
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
-    /// Replay every dead intent
+    /// Choose every dead intent, or every pending one
     #[arg(long)]
     pub all: bool,
-    /// Only print what would be replayed
+    /// Only print what would be done
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]

@@ -58,6 +58,7 @@ fn dispatch(cli: Cli, is_db_named: bool) -> Result<()> {
             show::run(out, &look()?, &which, tenant.as_deref(), cli.show_secrets)
         }
         Command::Replay(args) => verbs::replay(out, &open()?, &args),
+        Command::Retry(args) => verbs::retry(out, &open()?, &args),
         Command::Resolve(args) => verbs::resolve(out, &open()?, &args),
         Command::Confirm { file, by } => confirm::run(out, &open()?, file.as_deref(), &by),
         Command::Skip(args) => verbs::skip(out, &open()?, &args),

@@ -34,6 +34,7 @@ fn facts() -> impl Strategy<Value = Facts> {
                     claimed_at,
                     lookups: 0,
                     cancel_requested: false,
+                    ..Facts::default()
                 }
             },
         )

@@ -25,6 +25,7 @@ fn facts(in_doubt: bool) -> Facts {
         claimed_at: SINCE,
         lookups: 3,
         cancel_requested: false,
+        ..Facts::default()
     }
 }
 

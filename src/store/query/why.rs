@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, named_params};
 
 use crate::core::hold::Admission;
 use crate::core::why::Rule;
-use crate::core::{Closed, Fit, Gate, Settled, Shard, Status, Why, decide};
+use crate::core::{CLOCK_SLACK_MS, Closed, Fit, Gate, Settled, Shard, Status, Why, decide};
 use crate::error::{Error, Result};
 use crate::store::columns;
 use crate::store::statement::query_row;
@@ -32,7 +32,8 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<Shard>, now: i64) ->
     };
     // An operation is registered by a relay with a default once it has something due.
     if due_at > now {
-        return Ok(Why::not_due(due_at, &row.last_error));
+        let is_ahead = row.created_at > now.saturating_add(CLOCK_SLACK_MS);
+        return Ok(Why::not_due(due_at, &row.last_error, is_ahead.then_some(row.created_at)));
     }
     let Some(contract) = contract::of(&tx, &row.operation)? else {
         let text = format!(
@@ -198,13 +199,14 @@ struct Waiting {
     last_error: String,
     own_endpoint: bool,
     held_by: Option<i64>,
+    created_at: i64,
 }
 
 fn find(conn: &Connection, id: i64) -> Result<Waiting> {
     let sql =
         "SELECT o.operation, o.tenant_id, o.ordering_key, coalesce(r.status, l.state, 'pending'),
                 r.finished_at, r.downstream_id, l.due_at, l.owner, l.claimed_at, l.last_error,
-                o.endpoint IS NOT NULL, l.held_by
+                o.endpoint IS NOT NULL, l.held_by, o.created_at
          FROM main.outbox o
          LEFT JOIN main.outbox_lease l ON l.id = o.id
          LEFT JOIN main.outbox_receipt r ON r.id = o.id
@@ -226,6 +228,7 @@ fn find(conn: &Connection, id: i64) -> Result<Waiting> {
             last_error: columns::lossy(row, 9)?,
             own_endpoint: row.get(10)?,
             held_by: row.get(11)?,
+            created_at: row.get(12).unwrap_or_default(),
         })
     });
     found.optional()?.ok_or_else(|| Error::no_intent(id))

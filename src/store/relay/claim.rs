@@ -11,6 +11,7 @@ use crate::event::EventKind;
 use crate::handler::Delivery;
 use crate::lease::Lease;
 use crate::store::relay::due::has_due;
+use crate::store::relay::rebase::count_from_now;
 use crate::store::relay::tx::{RelayTx, Rules};
 use crate::store::statement::execute;
 use crate::store::tables::budget::Asking;
@@ -298,7 +299,10 @@ impl RelayTx<'_> {
                 return Ok(Tried::Parked);
             }
         };
-        let facts = Facts { claimed_at: self.now, ..candidate.facts };
+        if count_from_now(conn, candidate.id, intent.created_at, self.now)? {
+            return Ok(Tried::Deferred);
+        }
+        let facts = candidate.facts.claimed(self.now, self.boot);
         let may_be_sent = decide::withheld(&facts, policy.promise, self.now).is_none();
         if may_be_sent && self.waits_aside(candidate.id, &intent, request.rules)? {
             return Ok(Tried::Deferred);
@@ -323,7 +327,7 @@ impl RelayTx<'_> {
         }
         let expires_at = self.now.saturating_add(request.lease_ms);
         let token = self.token()?;
-        if !self.take(candidate.id, expires_at, token)? {
+        if !self.take(candidate.id, expires_at, token, facts.doubt_boot)? {
             return Ok(Tried::Parked);
         }
         self.ledger(operation)?.enter(conn, asking, token)?;
@@ -359,11 +363,11 @@ impl RelayTx<'_> {
     }
 
     /// Counts the attempt together with the claim, so that a crash cannot make it free.
-    fn take(&self, id: i64, expires_at: i64, token: i64) -> Result<bool> {
+    fn take(&self, id: i64, expires_at: i64, token: i64, doubt_boot: Option<i64>) -> Result<bool> {
         let sql = "UPDATE main.outbox_lease
                    SET state = 'in_flight', due_at = :expires_at, attempts = attempts + 1,
                        tries = tries + 1, token = :token, last_token = :token, owner = :owner,
-                       claimed_at = :now
+                       claimed_at = :now, doubt_boot = :doubt_boot
                    WHERE id = :id AND state = 'pending'";
         let values = named_params! {
             ":id": id,
@@ -371,6 +375,7 @@ impl RelayTx<'_> {
             ":token": token,
             ":owner": self.owner,
             ":now": self.now,
+            ":doubt_boot": doubt_boot,
         };
         Ok(execute(self.conn, sql, values)? == 1)
     }

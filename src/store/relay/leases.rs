@@ -139,14 +139,16 @@ impl RelayTx<'_> {
             Held::LookUp(delivery, _) => return self.end_lookup(delivery, 0).map(drop),
         };
         let row = Row::claimed(delivery, rules.on_dead);
-        let decision = decide(&self.with_request(delivery.facts, row)?, self.now);
+        let facts = delivery.facts.aged(self.now, self.boot);
+        let decision = decide(&self.with_request(facts, row)?, self.now);
         self.part_with(row, kind, &decision, self.owner)
     }
 
     fn recover_one(&mut self, lease: &EndedLease, how: Lost, rules: &Rules) -> Result<()> {
         let row = row_of(lease.id, lease.token, Status::InFlight, rules);
         let row = Row { is_keyed: lease.is_keyed, ..row };
-        let decision = decide::decide_lost(&lease.facts, how, &self.policy(rules)?, self.now);
+        let facts = lease.facts.aged(self.now, self.boot);
+        let decision = decide::decide_lost(&facts, how, &self.policy(rules)?, self.now);
         self.part_with(row, EventKind::LeaseLost, &decision, &lease.owner)
     }
 

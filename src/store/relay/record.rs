@@ -60,7 +60,7 @@ impl RelayTx<'_> {
         let (policy, draw) = (self.policy(rules)?, self.draw(record));
         let row = Row::claimed(delivery, rules.on_dead);
         let failed_probe = self.is_failed_probe(delivery, outcome, rules)?;
-        let mut facts = delivery.facts;
+        let mut facts = delivery.facts.aged(self.now, self.boot);
         if failed_probe {
             facts = decide::uncounted(&facts, outcome);
         }

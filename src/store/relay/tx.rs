@@ -48,6 +48,8 @@ pub(crate) struct RelayTx<'a> {
     pub(super) owner: &'a str,
     pub(super) now: i64,
     pub(super) clock: Arc<dyn Clock>,
+    /// Milliseconds since the machine's start, where that can be told.
+    pub(super) boot: Option<i64>,
     pub(super) token: Option<i64>,
     /// The flow control read so far, by operation: as it was, and as it is now.
     pub(super) flows: BTreeMap<String, (FlowControl, FlowControl)>,
@@ -83,6 +85,7 @@ impl<'a> RelayTx<'a> {
             moves: Transitions::new(conn, Author::Relay(owner), now),
             owner,
             now,
+            boot: clock.boot().map(|boot| boot.ms),
             clock,
             token: None,
             flows: BTreeMap::new(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use file_id::FileId;
 use rusqlite::Connection;
 
-use crate::clock::Clock;
+use crate::clock::{Boot, Clock};
 use crate::core::{Gate, Gates, Shard, Stopped};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::connection;
@@ -14,6 +14,7 @@ use crate::store::relay::due::{
     FIRST_DUE, HAS_LOOKUP, NEXT_DUE, NEXT_DUE_OWN, NEXT_LOOKUP, has_due, may_look_up,
 };
 use crate::store::relay::leases;
+use crate::store::relay::rebase::{self, Longest};
 use crate::store::relay::tx::{RelayTx, Rules};
 use crate::store::statement::query_row;
 use crate::store::tables::budget::Ledger;
@@ -166,6 +167,16 @@ impl Writer {
         Ok(connection::give_up_waiting(at_most, || {
             self.conn.query_row("PRAGMA main.wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
         })?)
+    }
+
+    /// Moves the product's own times where the wall clock was set since the file was last written.
+    pub fn mind_clock(&mut self, now: i64, boot: Option<&Boot>, longest: Longest) -> Result<()> {
+        rebase::mind_clock(&mut self.conn, now, boot, Some(longest))
+    }
+
+    /// The newest intent, where it was made while the clock was ahead.
+    pub fn newest_ahead(&self, now: i64) -> Result<Option<i64>> {
+        rebase::newest_ahead(&self.conn, now)
     }
 
     /// Begins a transaction. It holds the write lock until it is committed or dropped.

@@ -23,6 +23,8 @@ CREATE TABLE main.outbox_lease_3 (
     late_receipt   TEXT,
     own_endpoint   INTEGER NOT NULL DEFAULT 0,
     held_by        INTEGER,
+    doubt_boot     INTEGER,
+    shift          INTEGER,
     CHECK (held_by IS NULL OR due_at IS NULL),
     CHECK (state = 'unknown' OR (state = 'in_flight') = (owner IS NOT NULL))
 ) STRICT;
@@ -80,3 +82,9 @@ ALTER TABLE main.outbox_operation ADD COLUMN throttled_since INTEGER;
 ALTER TABLE main.outbox_operation ADD COLUMN throttled_by INTEGER;
 ALTER TABLE main.outbox_operation
     ADD COLUMN uses_network INTEGER NOT NULL DEFAULT 0 CHECK (uses_network IN (0, 1));
+
+-- outbox_meta: the machine's start as the last relay has seen it, and the wall clock beside it.
+ALTER TABLE main.outbox_meta ADD COLUMN boot_id TEXT;
+ALTER TABLE main.outbox_meta ADD COLUMN wall_ahead INTEGER;
+ALTER TABLE main.outbox_meta ADD COLUMN ahead_from INTEGER;
+ALTER TABLE main.outbox_meta ADD COLUMN ahead_id INTEGER;

@@ -9,7 +9,7 @@ use std::collections::btree_map::Entry;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, named_params};
 
 use crate::core::budget::judge;
-use crate::core::{Budget, CLOCK_SLACK_MS, Fit, Kind, Left, Scope, Shard, UsedUp};
+use crate::core::{Budget, Fit, Kind, Left, Scope, Shard, UsedUp};
 use crate::error::Result;
 use crate::handler::Delivery;
 use crate::store::statement::{execute, query_row};
@@ -51,13 +51,6 @@ pub(crate) fn ask_again(conn: &Connection, operation: &str, now: i64) -> Result<
                WHERE operation = :operation AND state = 'pending' AND due_at > :now
                  AND error_class = 'budget'";
     execute(conn, sql, named_params! { ":operation": operation, ":now": now }).map(drop)
-}
-
-/// Moves entries of a clock that was ahead to now, so that they leave their window one window from
-/// now, and not when that clock would have said.
-pub(crate) fn correct_clock(conn: &Connection, operation: &str, now: i64) -> Result<()> {
-    let sql = "UPDATE main.outbox_spend SET at = ?2 WHERE operation = ?1 AND at > ?3";
-    execute(conn, sql, (operation, now, now.saturating_add(CLOCK_SLACK_MS))).map(drop)
 }
 
 pub(crate) const BUDGETS: &str = "

@@ -13,14 +13,17 @@ use crate::store::columns;
 macro_rules! facts_columns {
     () => {
         "l.id, l.token, l.attempts, l.tries, l.lost, l.in_doubt_since, l.first_sent_at,
-         l.claimed_at, l.lookups, l.cancel_requested_at, o.expires_at"
+         l.claimed_at, l.lookups, l.cancel_requested_at,
+         CASE WHEN o.created_at < 1000000000000 THEN o.expires_at + l.shift
+              ELSE o.expires_at END,
+         l.doubt_boot"
     };
 }
 
 pub(crate) use facts_columns;
 
 /// The number of `facts_columns`.
-pub(crate) const FACTS: usize = 11;
+pub(crate) const FACTS: usize = 12;
 
 /// The columns that are read of a row before it is claimed, in the order of `read_intent`.
 macro_rules! candidate_columns {
@@ -120,7 +123,7 @@ pub(crate) fn read_candidate(row: &SqlRow<'_>, operation: &str) -> rusqlite::Res
 }
 
 pub(crate) fn read_facts(row: &SqlRow<'_>) -> rusqlite::Result<Facts> {
-    Ok(Facts {
+    let facts = Facts {
         attempts: columns::counter(row, 2)?,
         tries: columns::counter(row, 3)?,
         lost: columns::counter(row, 4)?,
@@ -130,7 +133,10 @@ pub(crate) fn read_facts(row: &SqlRow<'_>) -> rusqlite::Result<Facts> {
         lookups: columns::counter(row, 8)?,
         cancel_requested: row.get::<_, Option<i64>>(9)?.is_some(),
         expires_at: row.get(10).unwrap_or_default(),
-    })
+        doubt_boot: row.get(11)?,
+        older_by: 0,
+    };
+    Ok(facts.aged(0, None))
 }
 
 /// The intent, or which column is not as the schema lets it be written.

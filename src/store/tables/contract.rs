@@ -106,7 +106,6 @@ pub(crate) fn register(
     if weaken || !budgets.is_empty() {
         budget::replace(&tx, operation, budgets, now)?;
     }
-    budget::correct_clock(&tx, operation, now)?;
     // A relay that starts may have new credentials: it tries them at once.
     tx.execute(
         "UPDATE main.outbox_operation SET paused_until = :now

@@ -234,6 +234,21 @@ pub(crate) fn put_aside(conn: &Connection, id: i64, hold: i64) -> Result<()> {
     execute(conn, sql, (id, hold)).map(drop)
 }
 
+/// Whether a row waits for a time, its own or that of a hold.
+pub(crate) fn waits_for_time(conn: &Connection, id: i64) -> Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM main.outbox_lease
+                              WHERE id = ?1 AND (due_at IS NOT NULL OR held_by IS NOT NULL))";
+    Ok(query_row(conn, sql, [id], |row| row.get(0))?)
+}
+
+/// Makes this row the one that tries the hold behind which it waits, unless another is under way.
+pub(crate) fn try_with(conn: &Connection, id: i64, now: i64) -> Result<()> {
+    let sql = "UPDATE main.outbox_hold SET probe_id = ?1, until = ?2
+               WHERE id = (SELECT held_by FROM main.outbox_lease WHERE id = ?1)
+                 AND probe_token IS NULL AND cause IS NOT NULL AND cause <> 'budget'";
+    execute(conn, sql, (id, now)).map(drop)
+}
+
 /// Lets the oldest rows of a shard behind a hold come due again. Returns them.
 pub(crate) fn release(
     conn: &Connection,

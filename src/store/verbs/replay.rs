@@ -1,4 +1,5 @@
-//! Replay: another round of attempts for intents that a person sends back.
+//! Replay: another round of attempts for intents that a person sends back. Retry: a pending one
+//! does not wait for its time any longer.
 
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -7,66 +8,96 @@ use crate::error::{ErrorKind, Result};
 use crate::event::EventKind;
 use crate::store::query::read;
 use crate::store::standing::{self, Standing};
-use crate::store::tables::contract;
+use crate::store::tables::{contract, hold};
 use crate::store::verbs::withdraw;
 
-/// The most rows that one transaction replays, so that other writers wait briefly.
+/// A verb that sends intents again.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Again {
+    Replay,
+    Retry,
+}
+
+/// The most rows that one transaction changes, so that other writers wait briefly.
 const CHUNK: usize = 500;
 
-/// Replays all intents that match, chunk by chunk. Returns each with its result.
-pub(crate) fn replay(
+/// Replays or retries all intents that match, chunk by chunk. Returns each with its result.
+pub(crate) fn all(
     conn: &mut Connection,
+    verb: Again,
     filter: &Filter,
     actor: &Actor,
     now: i64,
     dry_run: bool,
 ) -> Result<Vec<(i64, Result<()>)>> {
-    let (mut matched, mut replayed) = (Vec::new(), 0);
+    let (mut matched, mut changed) = (Vec::new(), 0);
     let behavior =
         if dry_run { TransactionBehavior::Deferred } else { TransactionBehavior::Immediate };
     let mut page = filter.clone();
     loop {
-        page.limit = Some(filter.limit.map_or(CHUNK, |max| (max - replayed).min(CHUNK)));
+        page.limit = Some(filter.limit.map_or(CHUNK, |max| (max - changed).min(CHUNK)));
         let tx = conn.transaction_with_behavior(behavior)?;
         let ids = read::ids(&tx, &page)?;
         for &id in &ids {
             let done = if dry_run {
-                may_replay(&tx, id, now).map(drop)
+                verb.may(&tx, id, now).map(drop)
             } else {
-                replay_in(&tx, id, actor, now)
+                verb.apply(&tx, id, actor, now)
             };
             let done = match done {
                 Err(error) if error.kind() != ErrorKind::Refused => return Err(error),
                 done => done,
             };
-            replayed += usize::from(done.is_ok());
+            changed += usize::from(done.is_ok());
             matched.push((id, done));
         }
         tx.commit()?;
         let Some(&last) = ids.last() else { return Ok(matched) };
         page.after = Some(last);
-        if filter.limit.is_some_and(|max| replayed >= max) {
+        if filter.limit.is_some_and(|max| changed >= max) {
             return Ok(matched);
         }
     }
 }
 
-/// Replays one intent.
-pub(crate) fn replay_one(conn: &mut Connection, id: i64, actor: &Actor, now: i64) -> Result<()> {
+/// Replays or retries one intent.
+pub(crate) fn one(
+    conn: &mut Connection,
+    verb: Again,
+    id: i64,
+    actor: &Actor,
+    now: i64,
+) -> Result<()> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    replay_in(&tx, id, actor, now)?;
+    verb.apply(&tx, id, actor, now)?;
     Ok(tx.commit()?)
 }
 
-fn replay_in(conn: &Connection, id: i64, actor: &Actor, now: i64) -> Result<()> {
-    let (found, decision) = may_replay(conn, id, now)?;
-    withdraw::apply(conn, &found, EventKind::Replayed, &decision, actor, now)
-}
+impl Again {
+    fn apply(self, conn: &Connection, id: i64, actor: &Actor, now: i64) -> Result<()> {
+        let (found, decision) = self.may(conn, id, now)?;
+        let kind = match self {
+            Self::Replay => EventKind::Replayed,
+            Self::Retry => {
+                hold::try_with(conn, id, now)?;
+                EventKind::Retried
+            }
+        };
+        withdraw::apply(conn, &found, kind, &decision, actor, now)
+    }
 
-/// Reads an intent and decides on another round for it. Changes nothing.
-fn may_replay(conn: &Connection, id: i64, now: i64) -> Result<(Standing, Decision)> {
-    let found = standing::of(conn, id, now)?;
-    let promise = contract::promise(contract::of(conn, &found.operation)?.as_ref());
-    let decision = found.allowed(verbs::replay(found.status, &found.facts, promise, now))?;
-    Ok((found, decision))
+    /// Reads an intent and decides whether it is sent again. Changes nothing.
+    fn may(self, conn: &Connection, id: i64, now: i64) -> Result<(Standing, Decision)> {
+        let found = standing::of(conn, id, now)?;
+        let (status, facts) = (found.status, &found.facts);
+        let verdict = match self {
+            Self::Replay => {
+                let promise = contract::promise(contract::of(conn, &found.operation)?.as_ref());
+                verbs::replay(status, facts, promise, now)
+            }
+            Self::Retry => verbs::retry(status, hold::waits_for_time(conn, id)?, facts, now),
+        };
+        let decision = found.allowed(verdict)?;
+        Ok((found, decision))
+    }
 }

@@ -455,3 +455,18 @@ fn show_names_what_took_its_place() {
     assert_eq!(desk.json(&["show", "1"])[0]["revised_by"], 2);
     assert_eq!(desk.json(&["show", "2"])[0]["revises"], 1);
 }
+
+#[test]
+fn retry_by_id_and_by_filter() {
+    let desk = Desk::new();
+    for entity in ["a", "b"] {
+        desk.ok(&["enqueue", "mail", "--entity", entity, "--delay", "1h"]);
+    }
+    let one = desk.json(&["retry", "1", "--actor", "ann"]);
+    assert_eq!(one, [json!({"id": 1, "outcome": "retried"})]);
+    let dry = desk.ok(&["retry", "--operation", "mail", "--dry-run"]);
+    assert!(dry.starts_with("2 intents can be retried, 0 refused"), "{dry}");
+    assert_eq!(desk.run(&["retry", "--dry-run", "9"]).code, 3);
+    let all = desk.json(&["retry", "--all"]);
+    assert_eq!(all.len(), 2);
+}

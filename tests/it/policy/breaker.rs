@@ -144,10 +144,10 @@ fn breaker_opens_probes_one_at_a_time_and_closes() {
     while world.outbox.operations().unwrap()[0].paused.is_some() {
         let before = events(&world);
         let until = world.outbox.operations().unwrap().remove(0).paused_until.unwrap();
-        world.clock.set(until - 1);
+        world.pass_until(until - 1);
         assert_eq!(relay.drain().unwrap().attempts, 0);
         assert_eq!(world.script.seen().len(), 10 + probes);
-        world.clock.set(until);
+        world.pass_until(until);
         relay.drain().unwrap();
         probes += 1;
         if probes <= 3 {
@@ -292,7 +292,7 @@ fn breaker_probe_that_is_lost_does_not_keep_it_open() {
     let relay = world.relay(DEDUPLICATES);
     relay.drain().unwrap();
     let until = world.outbox.operations().unwrap().remove(0).paused_until.unwrap();
-    world.clock.set(until);
+    world.pass_until(until);
     world.sql(&format!(
         "UPDATE outbox_lease SET state = 'in_flight', owner = 'dead', token = 99,
              attempts = 1, tries = 1,

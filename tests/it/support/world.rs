@@ -132,6 +132,12 @@ impl World {
         self.outbox.entry(id).unwrap().expect("the intent exists")
     }
 
+    /// Lets the time pass until then.
+    pub fn pass_until(&self, at: i64) {
+        let left = at - self.clock.now();
+        self.clock.advance(Duration::from_millis(left.try_into().expect("a time to come")));
+    }
+
     pub fn advance(&self, seconds: u64) {
         self.clock.advance(Duration::from_secs(seconds));
     }

@@ -1,4 +1,4 @@
-//! `outbox replay`, `resolve`, `skip` and `cancel`: the actions of a person on intents.
+//! `outbox replay`, `retry`, `resolve`, `skip` and `cancel`: the actions of a person on intents.
 
 use serde::Serialize;
 use sqlite_outbox::{Actor, Filter, Outbox, Resolution, Status};
@@ -50,19 +50,25 @@ impl Done {
 }
 
 pub fn replay(out: Out, outbox: &Outbox, args: &ReplayArgs) -> Result<()> {
-    let actor = args.by.actor();
-    if args.ids.is_empty() {
-        return replay_many(out, outbox, args, &actor);
-    }
-    let outcome = if args.dry_run { "would_be_replayed" } else { "replayed" };
-    each(out, &args.ids, |id| {
-        if args.dry_run {
-            may_replay(outbox, id)?;
-        } else {
-            outbox.replay(id, &actor)?;
-        }
-        Ok(Done::new(id, outcome))
-    })
+    let verb = Again {
+        done: "replayed",
+        would_be: "would_be_replayed",
+        status: Status::Dead,
+        one: &|id, actor| outbox.replay(id, actor),
+        all: &|filter, actor, dry_run| outbox.replay_all(filter, actor, dry_run),
+    };
+    verb.run(out, args)
+}
+
+pub fn retry(out: Out, outbox: &Outbox, args: &ReplayArgs) -> Result<()> {
+    let verb = Again {
+        done: "retried",
+        would_be: "would_be_retried",
+        status: Status::Pending,
+        one: &|id, actor| outbox.retry(id, actor),
+        all: &|filter, actor, dry_run| outbox.retry_all(filter, actor, dry_run),
+    };
+    verb.run(out, args)
 }
 
 pub fn resolve(out: Out, outbox: &Outbox, args: &ResolveArgs) -> Result<()> {
@@ -137,32 +143,63 @@ fn each(out: Out, ids: &[i64], act: impl Fn(i64) -> sqlite_outbox::Result<Done>)
     if is_all_done { said } else { Err(Failure::quiet(REFUSED)) }
 }
 
-fn replay_many(out: Out, outbox: &Outbox, args: &ReplayArgs, actor: &Actor) -> Result<()> {
-    let mut filter = list::filter(&args.filter);
-    if filter == Filter::default() && !args.all {
-        return Err(Failure::usage("name intents by id or by a filter, or say --all"));
+/// A verb that sends intents again.
+struct Again<'a> {
+    done: &'static str,
+    would_be: &'static str,
+    /// Which are meant where the filter names no status.
+    status: Status,
+    one: &'a dyn Fn(i64, &Actor) -> sqlite_outbox::Result<()>,
+    all: &'a dyn Fn(&Filter, &Actor, bool) -> sqlite_outbox::Result<Matched>,
+}
+
+type Matched = Vec<(i64, sqlite_outbox::Result<()>)>;
+
+impl Again<'_> {
+    fn run(&self, out: Out, args: &ReplayArgs) -> Result<()> {
+        let actor = args.by.actor();
+        if args.ids.is_empty() {
+            return self.many(out, args, &actor);
+        }
+        each(out, &args.ids, |id| {
+            if !args.dry_run {
+                (self.one)(id, &actor)?;
+                return Ok(Done::new(id, self.done));
+            }
+            let verdict = (self.all)(&Filter::default().ids([id]), &actor, true)?.pop();
+            // There is no such intent, which the verb says in its own words.
+            verdict.map_or_else(|| (self.one)(id, &actor), |(_, verdict)| verdict)?;
+            Ok(Done::new(id, self.would_be))
+        })
     }
-    filter.status = filter.status.or(Some(Status::Dead));
-    filter.limit = args.limit;
-    let plan = outbox.replay_all(&filter, actor, true)?;
-    let replayable = plan.iter().filter(|(_, done)| done.is_ok()).count();
-    let (can, refused) = (count(replayable, "intent"), plan.len() - replayable);
-    let summary = format!("{can} can be replayed, {refused} refused");
-    // A closed standard output does not keep the rest from being done.
-    let mut said = Ok(());
-    if out.is_json {
-        note(summary);
-    } else {
-        said = out.line(summary);
+
+    fn many(&self, out: Out, args: &ReplayArgs, actor: &Actor) -> Result<()> {
+        let mut filter = list::filter(&args.filter);
+        if filter == Filter::default() && !args.all {
+            return Err(Failure::usage("name intents by id or by a filter, or say --all"));
+        }
+        filter.status = filter.status.or(Some(self.status));
+        filter.limit = args.limit;
+        let plan = (self.all)(&filter, actor, true)?;
+        let allowed = plan.iter().filter(|(_, done)| done.is_ok()).count();
+        let (can, refused) = (count(allowed, "intent"), plan.len() - allowed);
+        let summary = format!("{can} can be {}, {refused} refused", self.done);
+        // A closed standard output does not keep the rest from being done.
+        let mut said = Ok(());
+        if out.is_json {
+            note(summary);
+        } else {
+            said = out.line(summary);
+        }
+        let (outcome, matched) = if args.dry_run {
+            (self.would_be, plan)
+        } else {
+            (self.done, (self.all)(&filter, actor, false)?)
+        };
+        said?;
+        matched.iter().try_for_each(|(id, done)| match done {
+            Ok(()) => Done::new(*id, outcome).print(out, "refused"),
+            Err(why) => Done::refused(*id, why).print(out, "refused"),
+        })
     }
-    let (outcome, matched) = if args.dry_run {
-        ("would_be_replayed", plan)
-    } else {
-        ("replayed", outbox.replay_all(&filter, actor, false)?)
-    };
-    said?;
-    matched.iter().try_for_each(|(id, done)| match done {
-        Ok(()) => Done::new(*id, outcome).print(out, "refused"),
-        Err(why) => Done::refused(*id, why).print(out, "refused"),
-    })
 }
