@@ -106,6 +106,7 @@ CREATE TABLE main.outbox_lease (
     -- clock was ahead or did not know the time.
     shift          INTEGER,
     CHECK (held_by IS NULL OR due_at IS NULL),
+    CHECK (due_at IS NOT NULL OR state NOT IN ('in_flight', 'unknown')),
     CHECK (state = 'unknown' OR (state = 'in_flight') = (owner IS NOT NULL))
 ) STRICT;
 
@@ -151,6 +152,20 @@ CREATE TABLE main.outbox_lost (
     id    INTEGER NOT NULL,
     token INTEGER NOT NULL,
     owner TEXT    NOT NULL,
+    PRIMARY KEY (id, token)
+) STRICT, WITHOUT ROWID;
+
+-- What could not be written about an intent, because an object of the application (a trigger, a
+-- CHECK, a foreign key) made the write fail: the outcome of one of its claims or, where `outcome`
+-- is NULL, only that the row cannot be moved. While `retry_at` has a time, no relay claims the row
+-- or takes it back; an outcome is recorded once that succeeds.
+CREATE TABLE main.outbox_unrecorded (
+    id       INTEGER NOT NULL,
+    token    INTEGER NOT NULL,
+    since    INTEGER NOT NULL,
+    outcome  TEXT,
+    error    TEXT    NOT NULL,
+    retry_at INTEGER,
     PRIMARY KEY (id, token)
 ) STRICT, WITHOUT ROWID;
 
@@ -352,7 +367,9 @@ SELECT o.id, o.tenant_id, o.operation, o.entity_id, o.intent_version, o.idempote
        CASE l.state WHEN 'unknown' THEN l.due_at END            AS next_lookup_at,
        CASE l.state WHEN 'in_flight' THEN l.due_at END          AS locked_until,
        l.owner                                                  AS locked_by,
-       l.last_error,
+       coalesce((SELECT u.error FROM outbox_unrecorded u
+                 WHERE u.id = o.id AND u.retry_at IS NOT NULL LIMIT 1),
+                l.last_error)                                   AS last_error,
        r.downstream_id,
        o.created_at,
        r.finished_at,
@@ -576,6 +593,7 @@ BEGIN
     DELETE FROM outbox_receipt WHERE id = OLD.id;
     DELETE FROM outbox_event WHERE outbox_id = OLD.id;
     DELETE FROM outbox_lost WHERE id = OLD.id;
+    DELETE FROM outbox_unrecorded WHERE id = OLD.id;
     DELETE FROM outbox_binding WHERE id = OLD.id;
     DELETE FROM outbox_revision WHERE id = OLD.id;
 END;

@@ -84,6 +84,31 @@ impl Error {
         Self::new(ErrorKind::NotFound, format!("there is no intent {which}"))
     }
 
+    /// Whether the cause is one row, or an object of the application that is attached to it, and
+    /// not the file: a constraint, a trigger, a value that does not fit.
+    pub(crate) fn is_of_row(&self) -> bool {
+        use rusqlite::ErrorCode as Code;
+        let source = self.source.as_ref().and_then(|s| s.downcast_ref::<rusqlite::Error>());
+        let code = source.and_then(rusqlite::Error::sqlite_error_code);
+        self.kind == ErrorKind::Database
+            && matches!(
+                code,
+                None | Some(
+                    Code::ConstraintViolation
+                        | Code::Unknown
+                        | Code::TypeMismatch
+                        | Code::TooBig
+                        | Code::ParameterOutOfRange
+                )
+            )
+    }
+
+    /// A row that was read under the write lock did not change: only a trigger can have done that.
+    pub(crate) fn kept_by_trigger() -> Self {
+        let text = "a trigger of the application kept the row from being changed";
+        Self::new(ErrorKind::Database, text)
+    }
+
     pub(crate) fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
         self.source = Some(Box::new(source));
         self

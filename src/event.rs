@@ -65,6 +65,8 @@ words! {
         Unreadable = "unreadable",
         /// An outcome came after the lease was lost; a success settled the row.
         Late = "late",
+        /// The outcome is kept and not recorded: an object of the application made it fail.
+        Unrecorded = "unrecorded",
         /// A lookup found whether the intent was applied, or could not tell.
         Reconciled = "reconciled",
         /// A person said whether the intent was applied.

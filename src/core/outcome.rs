@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::millis;
 use super::setters::setters;
 
 /// Stored proof that an intent was carried out: what the downstream answered.
@@ -113,6 +114,7 @@ pub(crate) const RECEIPT_BODY_MAX: usize = 16 * 1024;
 /// | `expired` `in_doubt` | not sent: past its use, or an earlier attempt may have been applied |
 /// | `cancelled` | not tried again, because its cancellation was requested |
 /// | `unreadable` | the row was edited into something that cannot be read |
+/// | `unrecorded` | the outcome is kept: an object of the application makes recording it fail |
 /// | `not_applied` `lookups` `lookup` | a lookup found nothing; all are used up; it did not tell |
 /// | `duplicate_id` | the provider's id belongs to another intent |
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -217,6 +219,54 @@ impl Outcome {
             | Self::Unauthorized(f)
             | Self::Rejected(f)
             | Self::NeedsReview(f) => Some(f),
+        }
+    }
+
+    /// The outcome as it is kept while it cannot be recorded.
+    pub(crate) fn to_json(&self) -> String {
+        let (kind, failure) = match self {
+            Self::Succeeded(receipt) => {
+                let (id, receipt) = (&receipt.downstream_id, receipt.to_json());
+                return json!({ "kind": "succeeded", "id": id, "receipt": receipt }).to_string();
+            }
+            Self::NotSent(failure) => ("not_sent", failure),
+            Self::MaybeSent(failure) => ("maybe_sent", failure),
+            Self::Transient(failure) => ("transient", failure),
+            Self::Limited(failure) => ("limited", failure),
+            Self::Unauthorized(failure) => ("unauthorized", failure),
+            Self::Rejected(failure) => ("rejected", failure),
+            Self::NeedsReview(failure) => ("needs_review", failure),
+        };
+        let Failure { class, message, status, retry_after } = failure;
+        let retry_after_ms = retry_after.map(millis);
+        json!({ "kind": kind, "class": class, "message": message, "status": status,
+                "retry_after_ms": retry_after_ms })
+        .to_string()
+    }
+
+    /// Reads what [`to_json`](Self::to_json) wrote; of a text of another shape a person must look.
+    pub(crate) fn from_json(text: &str) -> Self {
+        let value: Value = serde_json::from_str(text).unwrap_or_default();
+        let word = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
+        let failure = Failure {
+            class: word("class").into(),
+            message: word("message"),
+            status: value["status"].as_u64().and_then(|status| u16::try_from(status).ok()),
+            retry_after: value["retry_after_ms"].as_u64().map(Duration::from_millis),
+        };
+        match word("kind").as_str() {
+            "succeeded" => {
+                let id = value["id"].as_str().map(str::to_owned);
+                Self::Succeeded(Receipt::from_json(id, &word("receipt")))
+            }
+            "not_sent" => Self::NotSent(failure),
+            "maybe_sent" => Self::MaybeSent(failure),
+            "transient" => Self::Transient(failure),
+            "limited" => Self::Limited(failure),
+            "unauthorized" => Self::Unauthorized(failure),
+            "rejected" => Self::Rejected(failure),
+            "needs_review" => Self::NeedsReview(failure),
+            _ => Self::NeedsReview(Failure::new("unreadable", "its kept outcome was edited")),
         }
     }
 

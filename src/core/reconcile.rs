@@ -36,10 +36,18 @@ pub(crate) fn decide_finding(
             message: Some("the lookup found it applied".into()),
             ..Decision::plain(Status::Succeeded, facts)
         },
-        Finding::NotApplied => match why_not_believed(observed, policy) {
-            None => not_applied(*facts, policy, draw.now),
-            Some(why) => ask_again(*facts, &Failure::new("not_applied", why), policy, draw),
-        },
+        Finding::NotApplied if observed.may_be_on_its_way => {
+            let why = "not found, but a relay that lost its lease may still be sending it";
+            ask_again(*facts, &Failure::new("not_applied", why), policy, draw)
+        }
+        Finding::NotApplied => {
+            // The wall clock, by which the lookup came due, has whole milliseconds, rounded down.
+            let known_for = observed.in_doubt_for.saturating_add(Duration::from_micros(999));
+            match policy.lookup_delay.saturating_sub(known_for) {
+                Duration::ZERO => not_applied(*facts, policy, draw.now),
+                left => ask_when_known_for_long(*facts, left, draw.now),
+            }
+        }
         Finding::Inconclusive(failure) => ask_again(*facts, failure, policy, draw),
         Finding::NotAsked(failure) => {
             // As with a send that never left: no lookup is used up, and the waits grow with the
@@ -72,13 +80,14 @@ pub(crate) fn decide_stale(facts: &Facts) -> Decision {
     parked(Status::NeedsReview, *facts, &failure, "")
 }
 
-/// Why a row may still be applied although it was not found to be.
-fn why_not_believed(observed: Observed, policy: &Policy) -> Option<&'static str> {
-    if observed.may_be_on_its_way {
-        return Some("not found, but a relay that lost its lease may still be sending it");
-    }
-    (observed.in_doubt_for < policy.lookup_delay)
-        .then_some("not found, but this relay has not known of the doubt for long enough")
+/// The finding says nothing yet, because the relay has learnt of the doubt only just: no lookup is
+/// used up, and the next comes when this relay can believe what it finds.
+fn ask_when_known_for_long(facts: Facts, left: Duration, now: i64) -> Decision {
+    let why = "not found, but this relay has not known of the doubt for long enough";
+    let facts = Facts { lookups: facts.lookups.saturating_sub(1), ..facts };
+    let due_at = now.saturating_add(millis(left)).saturating_add(1);
+    let failure = Failure::new("not_applied", why);
+    Decision { due_at: Some(due_at), ..parked(Status::Unknown, facts, &failure, "") }
 }
 
 /// Treats a row as if it had not been sent, but for the attempts it has used.

@@ -84,26 +84,20 @@ pub(crate) fn id_taken(decision: &Decision, taken: String) -> Decision {
 pub(crate) fn withdraw(status: Status, facts: &Facts) -> Result<Decision, Refusal> {
     let in_doubt = facts.in_doubt_since.is_some();
     match status {
-        Status::Dead => Ok(Decision::plain(Status::Cancelled, facts)),
-        Status::Pending if !in_doubt => Ok(Decision::plain(Status::Cancelled, facts)),
+        Status::Dead | Status::Pending if !in_doubt => {
+            Ok(Decision::plain(Status::Cancelled, facts))
+        }
         Status::NeedsReview if !in_doubt => {
             Err(refused("a person must look: resolve it as dead, then cancel it"))
         }
+        Status::Dead => Err(too_late(
+            "it was given up while in doubt and may have been applied: resolve it first",
+        )),
         Status::Pending | Status::NeedsReview | Status::Unknown => {
             Err(too_late("it may have been applied"))
         }
         Status::InFlight => Err(too_late("it is being sent")),
         Status::Succeeded | Status::Cancelled => Err(too_late("it is settled")),
-    }
-}
-
-/// Withdraws an intent in favour of its next version. A dead one may have been given up in doubt,
-/// and then a revision could be a second effect.
-pub(crate) fn revise(status: Status, facts: &Facts) -> Result<Decision, Refusal> {
-    let decision = withdraw(status, facts)?;
-    match facts.in_doubt_since {
-        Some(_) => Err(too_late("it may have been applied")),
-        None => Ok(decision),
     }
 }
 

@@ -23,6 +23,8 @@ words! {
         Queued = "queued",
         /// Its origin, its tenant or another domain of it stands still.
         Held = "held",
+        /// Writing its outcome, or moving it, failed.
+        Unrecorded = "unrecorded",
         NotRegistered = "not_registered",
         NotDue = "not_due",
         Unreadable = "unreadable",
@@ -103,6 +105,20 @@ impl Why {
             Status::Pending | Status::InFlight => return None,
         };
         Some(Self::new(rule, text))
+    }
+
+    /// An object of the application makes a write about it fail: of its outcome, or of any move.
+    pub fn unrecorded((has_outcome, error, retry_at): (bool, String, i64)) -> Self {
+        let at = utc(retry_at);
+        let text = if has_outcome {
+            format!(
+                "its outcome is known and kept, but recording it failed ({error}): that is tried \
+                 again at {at}; mend the cause, and replay it to have it tried at once"
+            )
+        } else {
+            format!("moving it failed ({error}): that is tried again at {at}")
+        };
+        Self::new(Rule::Unrecorded, text)
     }
 
     pub fn in_flight(owner: &str, since: i64, until: i64, now: i64) -> Self {

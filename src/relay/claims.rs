@@ -1,6 +1,6 @@
 //! The parts of a step, for all lanes: renew leases, recover expired ones, claim.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,10 +26,12 @@ pub(super) struct Renewed {
 pub(super) fn renew(
     step: &mut RelayTx<'_>,
     held: &HashMap<ClaimId, Work>,
+    aside: &HashSet<i64>,
     lease: Duration,
 ) -> Result<Renewed> {
     let mut renewed = Renewed::default();
-    for (claim, Work { lane, held }) in held {
+    for (claim, Work { lane, held }) in held.iter().filter(|(c, _)| !aside.contains(&c.id)) {
+        step.at = Some(claim.id);
         let delivery = held.delivery();
         let worked = delivery.lease.began().map_or(Duration::ZERO, |began| began.elapsed());
         if worked > lane.rules.policy.promise.time_limit.saturating_add(lease) {

@@ -1,6 +1,8 @@
 //! The order of the steps: record what came back, renew, recover, claim what there is room for, all
 //! in one transaction. The engine has no threads; its methods run on the caller's.
 
+mod transaction;
+
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::agenda::{Agenda, FEW_LANES};
 use super::capacity::Capacity;
-use super::claims::{Claims, Found, Renewed, renew};
+use super::claims::{Claims, Found};
 use super::doubt_clock::InDoubtSince;
 use super::lane::Lane;
 use super::operation::Operation;
@@ -21,7 +23,6 @@ use crate::core::{Finding, millis};
 use crate::error::Result;
 use crate::event::{Event, EventKind};
 use crate::handler::Held;
-use crate::liveness;
 use crate::store::relay::stops::Stops;
 use crate::store::tables::lost_lease::IsAlive;
 use crate::store::{Record, Reported, STEP_MIN_MS, Writer};
@@ -39,11 +40,15 @@ pub(super) struct Engine {
     /// Outcomes that are not written yet. They are kept for as long as the process lives.
     unrecorded: Vec<(Arc<Lane>, Record)>,
     /// Rows to give back, because no worker has started them.
-    unreleased: Vec<Held>,
+    unreleased: Vec<Work>,
     /// Rows to give up, because the relay stops and their workers have not come back.
     unanswered: Vec<Work>,
     pub patrol: Patrol,
+    /// Rows that could not be moved: what is held of them is not renewed.
+    aside: HashSet<i64>,
     in_doubt_since: InDoubtSince,
+    /// The monotonic clock shortly before the moment of the current look.
+    looks_since: Duration,
     /// Workers that stand in for those that are slow or stuck.
     substitutes: usize,
     /// Rows of these that wait for a worker go back.
@@ -84,7 +89,9 @@ impl Engine {
             unreleased: Vec::new(),
             unanswered: Vec::new(),
             patrol: Patrol::new(),
+            aside: HashSet::new(),
             in_doubt_since: InDoubtSince::default(),
+            looks_since: Duration::ZERO,
             substitutes: 0,
             stops: Stops::default(),
             random,
@@ -152,6 +159,13 @@ impl Engine {
         self.agenda.walk_at
     }
 
+    /// The moment of the next look. What it finds is known since then, by both clocks.
+    pub fn look(&mut self) -> i64 {
+        let clock = self.shared.outbox.clock();
+        self.looks_since = clock.monotonic();
+        clock.now()
+    }
+
     pub fn holds_nothing(&self) -> bool {
         self.held.is_empty()
     }
@@ -160,25 +174,30 @@ impl Engine {
         !self.unrecorded.is_empty() || !self.unreleased.is_empty() || !self.unanswered.is_empty()
     }
 
-    /// How many rows have an outcome that is not known or not written.
+    /// How many rows have an outcome that is not known.
     pub fn left(&self) -> usize {
-        self.held.len() + self.stuck.len() + self.unrecorded.len()
+        self.held.len() + self.stuck.len()
+    }
+
+    /// How many outcomes are known and not written.
+    pub fn unwritten(&self) -> usize {
+        self.unrecorded.len()
     }
 
     /// Accepts a row from a worker; its outcome is written by the next step.
     pub fn accept(&mut self, returned: Returned) {
         let Returned { work, reported, began, took } = returned;
         let claim = work.claim_id();
-        let Work { lane, held } = work;
         if self.held.remove(&claim).is_none() && self.stuck.remove(&claim) {
-            lane.count_stuck(-1);
+            work.lane.count_stuck(-1);
         }
-        self.unanswered.retain(|work| work.claim_id() != claim);
-        self.agenda.touch(&lane.rules.operation);
+        self.unanswered.retain(|given_up| given_up.claim_id() != claim);
+        self.agenda.touch(&work.lane.rules.operation);
         let Some(mut reported) = reported else {
-            self.unreleased.push(held);
+            self.unreleased.push(work);
             return;
         };
+        let Work { lane, held } = work;
         if let (Held::LookUp(_, lookup), Reported::Finding(finding, observed)) =
             (&held, &mut reported)
         {
@@ -237,6 +256,9 @@ impl Engine {
 
     /// Whether any row is due that there is room for. Reads only.
     pub fn has_due(&self, now: i64) -> Result<bool> {
+        if !self.writer.unrecorded_due(now)?.is_empty() {
+            return Ok(true);
+        }
         let (shard, capacity) = (self.shared.options.shard, self.capacity());
         let asked = |lane: &&Arc<Lane>| self.agenda.may_be_due(&lane.rules.operation, now);
         for lane in self.lanes.iter().filter(asked).filter(|lane| capacity.room(lane) > 0) {
@@ -254,7 +276,8 @@ impl Engine {
     /// When the next row comes due, or the next lease runs out, of what there is room for.
     pub fn next_due(&self, now: i64) -> Result<Option<i64>> {
         let (shard, capacity) = (self.shared.options.shard, self.capacity());
-        let mut next = self.agenda.next_due(now);
+        let mut next =
+            self.agenda.next_due(now).into_iter().chain(self.writer.next_unrecorded(now)?).min();
         let asked = |lane: &&Arc<Lane>| self.agenda.may_be_due(&lane.rules.operation, now);
         for lane in self.lanes.iter().filter(asked).filter(|lane| capacity.room(lane) > 0) {
             let lookups_after = capacity.lookups_after(lane);
@@ -277,54 +300,6 @@ impl Engine {
 
     pub fn must_renew(&self, now: i64) -> bool {
         !self.held.is_empty() && now >= self.renew_at
-    }
-
-    /// Makes one step and returns what was claimed. A step that fails has changed nothing, and
-    /// nothing that was to be written is lost.
-    pub fn step(&mut self, now: i64, claiming: bool) -> Result<Vec<Work>> {
-        let shared = Arc::clone(&self.shared);
-        let (lease, path) = (shared.options.lease, shared.outbox.path());
-        let is_alive = |owner: &str| liveness::is_alive(path, owner);
-        let renewing = self.must_renew(now);
-        let mut claims = claiming.then(|| self.claims(&is_alive, now));
-        let mut step = self.writer.begin(now, Arc::clone(shared.outbox.clock()))?;
-        for (lane, record) in &self.unrecorded {
-            step.record(record, &lane.rules, &is_alive)?;
-        }
-        for held in &self.unreleased {
-            step.release(held)?;
-        }
-        for Work { lane, held } in &self.unanswered {
-            step.stop_waiting(held, &lane.rules)?;
-        }
-        let renewed =
-            if renewing { renew(&mut step, &self.held, lease)? } else { Renewed::default() };
-        if let Some(claims) = &mut claims {
-            step.check_schema()?;
-            if self.patrol.has_ended {
-                let lane = |name: &str| self.lanes.iter().find(|l| l.rules.operation == name);
-                step.recover_all(&self.patrol.dead, |name| lane(name).map(|lane| &lane.rules))?;
-            }
-            claims.claim(&mut step)?;
-        }
-        let stepped = step.commit()?;
-        self.unrecorded.clear();
-        self.unreleased.clear();
-        for work in self.unanswered.drain(..) {
-            work.held.delivery().lease.revoke();
-        }
-        self.patrol.has_ended = false;
-        let works = claims.map_or_else(Vec::new, |claims| self.end_round(claims));
-        if renewing || (self.held.is_empty() && !works.is_empty()) {
-            self.renew_at = now.saturating_add((millis(lease) / 3).max(1));
-        }
-        renewed.held.iter().for_each(|held| held.extend_to(now.saturating_add(millis(lease))));
-        renewed.lost.iter().for_each(|lost| lost.revoke());
-        renewed.overdue.iter().for_each(|claim| self.abandon(*claim));
-        self.publish(&stepped.events);
-        self.stops.extend(stepped.stops);
-        self.hold(&works);
-        Ok(works)
     }
 
     /// A round of claims for this step, with the lanes by priority; equal ones take turns.
@@ -368,6 +343,7 @@ impl Engine {
             if let Held::LookUp(delivery, lookup) = &work.held {
                 self.in_doubt_since.known_for(delivery.id, lookup.attempt_token, now);
             }
+            self.aside.remove(&work.held.delivery().id);
             self.held.insert(work.claim_id(), work.clone());
         }
     }
@@ -423,9 +399,8 @@ impl Engine {
 
     /// Tells the log, the totals and the observers what was committed.
     fn publish(&mut self, events: &[Event]) {
-        let now = self.shared.outbox.clock().monotonic();
         for event in events {
-            self.in_doubt_since.note(event, now);
+            self.in_doubt_since.note(event, self.looks_since);
             self.shared.count(event);
             log_event(event);
             for observer in &self.shared.observers {

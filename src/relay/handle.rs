@@ -80,6 +80,8 @@ impl RelayHandle {
                 "{} deliveries are still on the way after the grace: they may have been sent",
                 report.left
             );
+        }
+        if report.left > 0 || report.unwritten > 0 {
             return Ok(report);
         }
         match writer.join() {

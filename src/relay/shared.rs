@@ -176,4 +176,8 @@ pub struct ShutdownReport {
     /// sent. An outcome that comes while the process lives is recorded as late. Where the file
     /// could not be written, the next relay finds them as after a crash.
     pub left: u64,
+    /// Outcomes that are known and could not be written by the end of the grace. Each is logged,
+    /// with the key as sent and the provider's id; they are written if the process lives long
+    /// enough.
+    pub unwritten: u64,
 }

@@ -107,6 +107,7 @@ impl<'a> WriterLoop<'a> {
                 let _ = worker.join();
             }
             self.accept_results();
+            self.engine.log_unwritten();
         }
         ended.and_then(|()| std::mem::take(&mut self.outage).into_result())
     }
@@ -119,7 +120,7 @@ impl<'a> WriterLoop<'a> {
             if !self.is_inline {
                 self.resize();
             }
-            let now = self.shared.outbox.clock().now();
+            let now = self.engine.look();
             match self.try_step(now) {
                 Ok(true) => continue,
                 Ok(false) => {}
@@ -313,11 +314,14 @@ impl<'a> WriterLoop<'a> {
         let is_over = self.has_given_up && !self.engine.has_unwritten();
         let (totals, left) = (self.shared.totals(), self.engine.left() as u64);
         let finished = totals.attempts - self.attempts_before;
-        let report = ShutdownReport { totals, finished, released: self.released, left };
+        let unwritten = self.engine.unwritten() as u64;
+        let released = self.released;
+        let report = ShutdownReport { totals, finished, released, left, unwritten };
         if let Some(stop) = &mut self.stop
             && (done || is_over || Instant::now() >= stop.deadline + LAST_WRITE)
             && let Some(sender) = stop.report.take()
         {
+            self.engine.log_unwritten();
             let _ = sender.send(report);
         }
     }

@@ -19,6 +19,8 @@ pub(crate) struct Standing {
     pub facts: Facts,
     /// The provider's id that is known: of the receipt, or of a proof that came late.
     pub downstream_id: Option<String>,
+    /// Why its outcome, which is known, could not be recorded.
+    pub unrecorded: Option<String>,
     token: Option<i64>,
     has_lease: bool,
 }
@@ -40,7 +42,16 @@ impl Standing {
     }
 
     /// Passes on what a verb is allowed, or its refusal as an error with the intent and its status.
+    /// What is known of an intent's outcome is not overruled.
     pub fn allowed<T>(&self, verb: Result<T, Refusal>) -> Result<T> {
+        if let Some(error) = &self.unrecorded {
+            let text = format!(
+                "intent {}: its outcome is known and kept, but recording it failed: {error}; mend \
+                 that, and replay the intent",
+                self.id
+            );
+            return Err(Error::new(ErrorKind::Refused, text));
+        }
         verb.map_err(|Refusal { kind, why }| {
             Error::new(kind, format!("intent {} is {}: {why}", self.id, self.status))
         })
@@ -57,7 +68,9 @@ pub(crate) const STANDING: &str = "
            coalesce(l.attempts, r.attempts, 0), coalesce(l.tries, 0), coalesce(l.lost, 0),
            l.in_doubt_since, l.first_sent_at, l.claimed_at, coalesce(l.lookups, 0),
            l.cancel_requested_at IS NOT NULL, o.expires_at, coalesce(r.downstream_id, l.late_id),
-           l.token, l.id IS NOT NULL, l.doubt_boot
+           l.token, l.id IS NOT NULL, l.doubt_boot,
+           (SELECT u.error FROM main.outbox_unrecorded u
+            WHERE u.id = o.id AND u.outcome IS NOT NULL LIMIT 1)
     FROM main.outbox o
     LEFT JOIN main.outbox_lease l ON l.id = o.id
     LEFT JOIN main.outbox_receipt r ON r.id = o.id
@@ -91,6 +104,7 @@ pub(crate) fn find(conn: &Connection, id: i64, now: i64) -> Result<Option<Standi
             downstream_id: lossy_option(row, 12)?,
             token: row.get(13)?,
             has_lease: row.get(14)?,
+            unrecorded: lossy_option(row, 16)?,
         })
     });
     Ok(found.optional()?)

@@ -128,6 +128,8 @@ impl<'a> Transitions<'a> {
         receipt: Option<&Receipt>,
     ) -> Result<bool> {
         let is_relay = matches!(self.author, Author::Relay(_));
+        // A proof that came late settles the row first, unless it is what the row is parked for.
+        let keeps_proof = is_relay && kind != Some(EventKind::Late);
         if !is_relay {
             // A relay that holds the row may be sending it: its claim ends, its request does not.
             lost_lease::note_in_flight(self.conn, row.id)?;
@@ -152,6 +154,7 @@ impl<'a> Transitions<'a> {
             ":state": row.status.as_str(),
             ":token": row.token,
             ":is_relay": is_relay,
+            ":keeps_proof": keeps_proof,
         })?;
         if changed == 0 {
             return Ok(false);
@@ -370,7 +373,7 @@ pub(crate) const PARK: &str = "
         token = NULL, owner = NULL, resume_at = NULL, held_by = NULL, late_id = NULL,
         late_receipt = NULL
     WHERE id = :id AND state = :state AND token IS :token
-      AND (state <> 'in_flight' OR late_receipt IS NULL OR NOT :is_relay)";
+      AND (state <> 'in_flight' OR late_receipt IS NULL OR NOT :keeps_proof)";
 
 pub(crate) const UNLEASE: &str = "
     DELETE FROM main.outbox_lease

@@ -25,6 +25,7 @@ mod relay {
     mod crowd;
     mod late_report;
     mod ordering;
+    mod parking;
     mod poison;
     mod record;
     mod recovery;

@@ -35,6 +35,8 @@ pub(crate) enum Mutant {
     TwoHeads,
     /// The store forgets which suspect is being tried.
     ManySuspects,
+    /// Outcomes that are kept because they cannot be recorded are lost.
+    NoProof,
 }
 
 /// The configuration of a sequence.
@@ -55,6 +57,11 @@ impl Setup {
     /// happens to each.
     pub fn has_persons(self) -> bool {
         self.0 & 128 == 0
+    }
+
+    /// Whether a trigger of the application makes writes fail in it.
+    pub fn has_obstructions(self) -> bool {
+        self.0 & 1 << 10 != 0
     }
 
     pub fn rows_max(self) -> usize {
@@ -127,6 +134,9 @@ impl Bench {
         if mutant == Some(Mutant::ManySuspects) {
             person.execute_batch(MANY_SUSPECTS).expect("a trigger");
         }
+        if mutant == Some(Mutant::NoProof) {
+            person.execute_batch(NO_PROOF).expect("a trigger");
+        }
         let (clock, moves) = (ManualClock::at(START), BTreeSet::new());
         Self { person, relays, clock, moves, mutant, _dir: dir }
     }
@@ -195,6 +205,7 @@ pub(crate) fn begin(conn: &mut Connection) -> rusqlite::Result<Transaction<'_>> 
 /// With receipts for all of them, the guards let the intents go.
 const EMPTY: &str = "
     BEGIN IMMEDIATE;
+    DROP TRIGGER IF EXISTS app;
     INSERT OR IGNORE INTO outbox_receipt (id, status, finished_at, attempts)
     SELECT id, 'cancelled', 0, 0 FROM outbox;
     DELETE FROM outbox;
@@ -208,6 +219,16 @@ const EMPTY: &str = "
     DELETE FROM sqlite_sequence;
     UPDATE outbox_meta SET token = 0;
     COMMIT";
+
+/// Makes recording an attempt fail, for every other intent.
+pub(crate) const OBSTRUCT: &str = "
+    CREATE TRIGGER IF NOT EXISTS app BEFORE INSERT ON outbox_event
+    WHEN NEW.kind = 'attempt' AND NEW.outbox_id % 2 = 1
+    BEGIN SELECT RAISE(ABORT, 'the application is in the way'); END";
+
+const NO_PROOF: &str = "
+    CREATE TRIGGER no_proof AFTER INSERT ON outbox_unrecorded
+    BEGIN DELETE FROM outbox_unrecorded WHERE id = NEW.id; END";
 
 const TWO_HEADS: &str = "
     DROP TRIGGER outbox_insert_keyed;

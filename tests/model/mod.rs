@@ -83,6 +83,11 @@ fn two_suspects_at_a_time_are_found_out() {
     assert_caught(Mutant::ManySuspects, SEQUENCES, &["one_suspect"]);
 }
 
+#[test]
+fn a_store_that_loses_what_it_kept_is_found_out() {
+    assert_caught(Mutant::NoProof, SEQUENCES, &["proof_is_kept"]);
+}
+
 fn assert_caught(mutant: Mutant, sequences: u64, checks: &[&str]) {
     let Err(failure) = search(Some(mutant), sequences) else {
         panic!("no check finds {mutant:?}");

@@ -107,6 +107,15 @@ pub(crate) enum Op {
     Resume {
         operation: u8,
     },
+    /// The application's own trigger makes recording attempts fail, of every other intent; or it is
+    /// mended.
+    Obstruct {
+        on: bool,
+    },
+    /// An outcome that was kept is recorded, if that succeeds now.
+    RetryKept {
+        relay: u8,
+    },
 }
 
 /// The result of an attempt, and its true effect downstream.
@@ -171,6 +180,8 @@ impl Op {
             64..72 => Self::Recover { relay },
             72 => Self::Crash { relay },
             73..75 if setup.has_jumps() => Self::Set { seconds: jump(rng) },
+            75 if setup.has_obstructions() => Self::Obstruct { on: rng.u8(0..3) > 0 },
+            76 if setup.has_obstructions() => Self::RetryKept { relay },
             73..78 => Self::Advance { seconds: duration(rng) },
             78..87 => Self::AdvanceToNext,
             _ => Self::by_a_person(rng, operation),

@@ -12,11 +12,12 @@ use super::snapshot::Snapshot;
 use super::verb::Verb;
 use crate::clock::Clock;
 use crate::core::{Downstream, Failure, Finding, Outcome, Receipt, Shard, Status};
-use crate::error::Result as Fallible;
+use crate::error::{Error, ErrorKind, Result as Fallible};
 use crate::handler::{Delivery, Held};
 use crate::relay::{InDoubtSince, may_begin};
 use crate::store::relay::tx::{RelayTx, Rules};
-use crate::store::{ClaimRequest, Record, Reported};
+use crate::store::tables::unrecorded;
+use crate::store::{ClaimRequest, Parking, Record, Reported};
 
 /// A relay process.
 #[derive(Default)]
@@ -63,6 +64,9 @@ impl Machine<'_> {
         let committed = tx.commit()?;
         for event in &committed.events {
             self.relays[relay].doubts.note(event, passed);
+        }
+        for (id, attempt) in committed.withheld {
+            self.relays[relay].doubts.known_for(id, attempt, passed);
         }
         Ok(value)
     }
@@ -258,11 +262,34 @@ impl Machine<'_> {
         };
         let delivery = self.broken_delivery(Arc::clone(held.delivery()));
         let record = Record { delivery, reported, roll: 0.5 };
-        self.in_tx(relay, |tx, rules, is_alive| {
+        let recorded = self.in_tx(relay, |tx, rules, is_alive| {
             let rules = &rules[operation_of(&record.delivery)];
             tx.record(&record, rules, is_alive)
-        })?;
+        });
+        if let Some(error) = obstructed(recorded)? {
+            self.in_tx(relay, |tx, rules, _| {
+                let rules = &rules[operation_of(&record.delivery)];
+                tx.keep(&record, rules, &error, Parking::Noted)
+            })?;
+        }
         Ok(Done { verb, row: Some(id), may_be_silent })
+    }
+
+    /// Records the first outcome that was kept and is to be tried again.
+    pub fn retry_kept(&mut self, relay: usize) -> Checked<Option<Done>> {
+        let now = self.bench.clock.now();
+        let due = unrecorded::due(&self.bench.person, now)?;
+        let Some(kept) = due.first() else { return Ok(None) };
+        let Some(outcome) = &kept.outcome else { return violation("harness", "all are outcomes") };
+        let recorded = self.in_tx(relay, |tx, rules, _| {
+            let rules = rules.iter().find(|rules| rules.operation == kept.operation);
+            tx.record_kept(kept, outcome, rules, 0.5)
+        });
+        if let Some(error) = obstructed(recorded)? {
+            let claim = (kept.id, kept.token);
+            unrecorded::keep(&self.bench.person, claim, Some(outcome), &error, now)?;
+        }
+        Ok(Some(Done { verb: Verb::Retry, row: Some(kept.id), may_be_silent: false }))
     }
 
     fn learn(&mut self, id: i64, token: i64, outcome: &Outcome) {
@@ -363,6 +390,16 @@ impl Machine<'_> {
 impl From<crate::error::Error> for Violation {
     fn from(error: crate::error::Error) -> Self {
         Self { check: "no_errors", text: error.to_string() }
+    }
+}
+
+/// The error of the application's trigger, if it was in the way.
+fn obstructed(done: Checked) -> Checked<Option<Error>> {
+    match done {
+        Err(violation) if violation.text.contains("the application is in the way") => {
+            Ok(Some(Error::new(ErrorKind::Database, violation.text)))
+        }
+        done => done.map(|()| None),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::bench::{Bench, Mutant, OPERATIONS, Setup};
+use super::bench::{Bench, Mutant, OBSTRUCT, OPERATIONS, Setup};
 use super::check::{self, Checked, Done, Trails};
 use super::downstream::Downstreams;
 use super::knowledge::Model;
@@ -101,6 +101,7 @@ impl<'b> Machine<'b> {
             }
             Op::AdvanceToNext => self.next_wait().is_some(),
             Op::Advance { .. } | Op::Set { .. } | Op::Pause { .. } | Op::Resume { .. } => true,
+            Op::Obstruct { .. } | Op::RetryKept { .. } => true,
             _ => self.target(op).is_some(),
         }
     }
@@ -164,6 +165,12 @@ impl<'b> Machine<'b> {
                 self.latest = self.latest.max(self.bench.clock.now());
                 Ok(None)
             }
+            Op::Obstruct { on } => {
+                let sql = if on { OBSTRUCT } else { "DROP TRIGGER IF EXISTS app" };
+                self.bench.person.execute_batch(sql)?;
+                Ok(None)
+            }
+            Op::RetryKept { relay } => self.retry_kept(of(relay)),
             Op::Pause { operation, seconds } => self.pause(operation, seconds),
             Op::Resume { operation } => self.resume(operation),
             _ => self.by_a_person(op),
@@ -253,17 +260,30 @@ impl<'b> Machine<'b> {
         for operation in 0..3 {
             self.apply(Op::Resume { operation })?;
         }
+        self.apply(Op::Obstruct { on: false })?;
         for _ in 0..40 {
             self.pass(Duration::from_secs(3700));
             self.apply(Op::Recover { relay: 0 })?;
             for operation in 0..3 {
                 self.drain(operation)?;
             }
+            for _ in 0..20 {
+                self.apply(Op::RetryKept { relay: 0 })?;
+            }
             if self.waiting().is_empty() {
-                return Ok(());
+                return self.check_kept();
             }
         }
         check::violation("everything_heals", format!("intents {:?} wait", self.waiting()))
+    }
+
+    /// Outcomes that were known are recorded once nothing is in the way any more.
+    fn check_kept(&self) -> Checked {
+        let sql = "SELECT count(*) FROM outbox_lease WHERE error_class = 'unrecorded'";
+        match self.bench.person.query_row(sql, [], |row| row.get(0))? {
+            0_i64 => Ok(()),
+            left => check::violation("proof_is_kept", format!("of {left} intents it is lost")),
+        }
     }
 
     fn drain(&mut self, operation: u8) -> Checked {

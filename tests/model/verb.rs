@@ -19,6 +19,8 @@ pub(crate) enum Verb {
     Revise,
     Cancel,
     Replay,
+    /// Records an outcome that was kept.
+    Retry,
     /// Moves no row: a skip, a pause, a bound id, a renewed lease.
     Other,
 }
@@ -67,7 +69,8 @@ impl Verb {
         let is_in = |table: &[(Status, &[Status])]| {
             table.iter().any(|(known, targets)| *known == from && targets.contains(&to))
         };
-        is_in(self.table()) || matches!(self, Self::Record | Self::Find) && is_in(LATE)
+        is_in(self.table())
+            || matches!(self, Self::Record | Self::Find | Self::Retry) && is_in(LATE)
     }
 
     fn table(self) -> &'static [(Status, &'static [Status])] {
@@ -75,9 +78,13 @@ impl Verb {
             Self::Enqueue | Self::Other => &[],
             // Due, but expired, in doubt, used up, or not wanted any more.
             Self::Claim => &[(Pending, &[InFlight, Dead, NeedsReview, Unknown, Cancelled])],
-            Self::Record => {
-                &[(InFlight, &[Succeeded, Pending, Unknown, NeedsReview, Dead, Cancelled])]
-            }
+            Self::Record => &[
+                (InFlight, &[Succeeded, Pending, Unknown, NeedsReview, Dead, Cancelled]),
+                // Word that comes late that the only attempt was never sent.
+                (Pending, &[Cancelled]),
+                (Unknown, &[Pending, Cancelled]),
+                (NeedsReview, &[Pending, Cancelled]),
+            ],
             // The attempt may have been applied, unless an earlier attempt has proven success.
             Self::Recover => &[(InFlight, &[Pending, Unknown, NeedsReview, Succeeded])],
             Self::Release => &[(InFlight, &[Pending, Succeeded])],
@@ -96,6 +103,7 @@ impl Verb {
                 (Dead, &[Succeeded, NeedsReview]),
             ],
             Self::Revise | Self::Cancel => &[(Pending, &[Cancelled]), (Dead, &[Cancelled])],
+            Self::Retry => &[(NeedsReview, &[Succeeded, Pending, Unknown, Dead, Cancelled])],
             Self::Replay => &[(Dead, &[Pending]), (NeedsReview, &[Pending])],
         }
     }

@@ -63,17 +63,28 @@ fn not_applied_is_sent_again_with_what_it_has_used() {
 
 #[test]
 fn not_applied_is_not_believed_too_early() {
-    let just_before = Observed { in_doubt_for: Duration::from_millis(119_999), ..LONG_AGO };
     let on_its_way = Observed { may_be_on_its_way: true, ..LONG_AGO };
-    for observed in [just_before, on_its_way] {
-        let decision = found(&doubtful(1), &Finding::NotApplied, observed);
-        assert_eq!(decision.status, Status::Unknown);
-        assert_eq!(decision.due_at, Some(NOW + 120_000));
+    let decision = found(&doubtful(1), &Finding::NotApplied, on_its_way);
+    assert_eq!((decision.status, decision.due_at), (Status::Unknown, Some(NOW + 120_000)));
+    assert!(decision.facts.in_doubt_since.is_some());
+    // Such lookups are counted too, or it would never end.
+    let last = found(&doubtful(3), &Finding::NotApplied, on_its_way);
+    assert_eq!((last.status, last.due_at), (Status::NeedsReview, None));
+}
+
+#[test]
+fn not_applied_found_by_a_relay_that_is_new_to_the_doubt_uses_up_no_lookup() {
+    for (known_for, wait) in [(119_999, 1), (100_000, 20_000), (0, 120_000)] {
+        let observed = Observed { in_doubt_for: Duration::from_millis(known_for), ..LONG_AGO };
+        let decision = found(&doubtful(3), &Finding::NotApplied, observed);
+        assert_eq!((decision.status, decision.facts.lookups), (Status::Unknown, 2));
         assert!(decision.facts.in_doubt_since.is_some());
-        // Such lookups are counted too, or it would never end.
-        let last = found(&doubtful(3), &Finding::NotApplied, observed);
-        assert_eq!((last.status, last.due_at), (Status::NeedsReview, None));
+        // It is asked again as soon as this relay can believe it.
+        assert_eq!(decision.due_at, Some(NOW + wait));
     }
+    let rounded = Observed { in_doubt_for: Duration::from_micros(119_999_001), ..LONG_AGO };
+    let decision = found(&doubtful(1), &Finding::NotApplied, rounded);
+    assert_eq!(decision.status, Status::Pending);
 }
 
 #[test]

@@ -12,15 +12,17 @@ use crate::store::statement::query_row;
 use crate::store::tables::budget::{Asking, Ledger};
 use crate::store::tables::hold::holds_on;
 use crate::store::tables::ordering::{HEAD, OVERTAKEN};
-use crate::store::tables::{candidate, contract, hold, pause};
+use crate::store::tables::{candidate, contract, hold, pause, unrecorded};
 
 /// The first rule that keeps this intent from being sent now.
 pub(crate) fn why(conn: &Connection, id: i64, shard: Option<Shard>, now: i64) -> Result<Why> {
     // One view of the file for all the questions.
     let tx = conn.unchecked_transaction()?;
     let row = find(&tx, id)?;
-    if let Some(why) = Why::of_status(row.status, row.settled.as_ref(), &row.last_error, row.due_at)
-    {
+    let unrecorded = unrecorded::of(&tx, id)?.map(Why::unrecorded);
+    let of_status =
+        || Why::of_status(row.status, row.settled.as_ref(), &row.last_error, row.due_at);
+    if let Some(why) = unrecorded.or_else(of_status) {
         return Ok(why);
     }
     if row.status == Status::InFlight {

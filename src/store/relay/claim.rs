@@ -6,7 +6,7 @@ use rusqlite::named_params;
 
 use crate::core::hold::Hold;
 use crate::core::{Facts, Fit, Gate, Gates, Policy, Shard, Status, UsedUp, decide};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::EventKind;
 use crate::handler::Delivery;
 use crate::lease::Lease;
@@ -108,6 +108,7 @@ impl RelayTx<'_> {
             self.claim_through(&gates.elsewhere, &CANDIDATES_OWN, request, &policy, &mut claimed)?;
         }
         self.take_from_bucket(request.rules, claimed.deliveries.len());
+        self.at = None;
         Ok(claimed)
     }
 
@@ -220,6 +221,10 @@ impl RelayTx<'_> {
         let candidates = self.candidates(sql, request, self.now, left)?;
         batch.is_stuck = candidates.is_empty();
         for candidate in candidates {
+            if !self.touch(candidate.id) {
+                claimed.is_unfinished = true;
+                return Ok(batch);
+            }
             match self.claim_row(candidate, request, policy, claimed)? {
                 Tried::Claimed(delivery) => {
                     let is_alone = is_alone(&delivery, policy);
@@ -322,21 +327,22 @@ impl RelayTx<'_> {
         if let Some(decision) = withheld {
             let row = Row { is_keyed: intent.ordering_key.is_some(), ..row };
             self.moves.apply(row, Some(EventKind::Withheld), &decision, None)?;
+            if decision.status == Status::Unknown {
+                self.withheld.push((candidate.id, candidate.last_token));
+            }
             self.forget_tries(candidate.id, &intent, request.rules)?;
             return Ok(Tried::Parked);
         }
         let expires_at = self.now.saturating_add(request.lease_ms);
         let token = self.token()?;
-        if !self.take(candidate.id, expires_at, token, facts.doubt_boot)? {
-            return Ok(Tried::Parked);
-        }
-        self.ledger(operation)?.enter(conn, asking, token)?;
-        self.begin_tries(candidate.id, token, &intent, request)?;
         let facts = Facts {
             attempts: facts.attempts.saturating_add(1),
             tries: facts.tries.saturating_add(1),
             ..facts
         };
+        self.take(candidate.id, &facts, expires_at, token)?;
+        self.ledger(operation)?.enter(conn, asking, token)?;
+        self.begin_tries(candidate.id, token, &intent, request)?;
         let lease = Arc::new(Lease::new(expires_at, Arc::clone(&self.clock)));
         Ok(Tried::Claimed(Arc::new(Delivery {
             id: candidate.id,
@@ -363,21 +369,24 @@ impl RelayTx<'_> {
     }
 
     /// Counts the attempt together with the claim, so that a crash cannot make it free.
-    fn take(&self, id: i64, expires_at: i64, token: i64, doubt_boot: Option<i64>) -> Result<bool> {
+    fn take(&self, id: i64, facts: &Facts, expires_at: i64, token: i64) -> Result<()> {
         let sql = "UPDATE main.outbox_lease
-                   SET state = 'in_flight', due_at = :expires_at, attempts = attempts + 1,
-                       tries = tries + 1, token = :token, last_token = :token, owner = :owner,
+                   SET state = 'in_flight', due_at = :expires_at, attempts = :attempts,
+                       tries = :tries, token = :token, last_token = :token, owner = :owner,
                        claimed_at = :now, doubt_boot = :doubt_boot
                    WHERE id = :id AND state = 'pending'";
         let values = named_params! {
             ":id": id,
             ":expires_at": expires_at,
+            ":attempts": facts.attempts,
+            ":tries": facts.tries,
             ":token": token,
             ":owner": self.owner,
             ":now": self.now,
-            ":doubt_boot": doubt_boot,
+            ":doubt_boot": facts.doubt_boot,
         };
-        Ok(execute(self.conn, sql, values)? == 1)
+        // The write lock is held since the row was found: only a trigger can have kept it.
+        if execute(self.conn, sql, values)? == 1 { Ok(()) } else { Err(Error::kept_by_trigger()) }
     }
 }
 

@@ -33,47 +33,74 @@ pub(crate) fn may_look_up(gate: &Gate) -> bool {
 /// Whether a lookup of this shard is due.
 pub(crate) const HAS_LOOKUP: &str = "
     SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
-                   WHERE operation = ?1 AND state = 'unknown' AND due_at <= ?2 AND id % ?3 = ?4)";
+                   WHERE operation = ?1 AND state = 'unknown' AND due_at <= ?2
+              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
+                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL)
+              AND id % ?3 = ?4)";
 
 /// When the next lookup of this shard is due.
 pub(crate) const NEXT_LOOKUP: &str = "
     SELECT (SELECT due_at FROM main.outbox_lease INDEXED BY outbox_lease_due
-            WHERE operation = ?1 AND state = 'unknown' AND due_at IS NOT NULL AND id % ?2 = ?3
+            WHERE operation = ?1 AND state = 'unknown' AND due_at IS NOT NULL
+              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
+                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL)
+              AND id % ?2 = ?3
             ORDER BY due_at, id LIMIT 1)";
 
 pub(crate) const HAS_DUE: &str = "
     SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
-                   WHERE operation = ?1 AND state = 'pending' AND due_at <= ?2 AND id % ?3 = ?4)
+                   WHERE operation = ?1 AND state = 'pending' AND due_at <= ?2
+              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
+                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL)
+              AND id % ?3 = ?4)
         OR EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
-                   WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2)";
+                   WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2
+              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
+                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL))";
 
 /// The same, of rows that name an endpoint of their own.
 pub(crate) const HAS_DUE_OWN: &str = "
     SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_own
-                   WHERE operation = ?1 AND state = 'pending' AND due_at <= ?2 AND own_endpoint
+                   WHERE operation = ?1 AND state = 'pending' AND due_at <= ?2
+              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
+                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL)
+              AND own_endpoint
                      AND id % ?3 = ?4)
         OR EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
-                   WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2)";
+                   WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2
+              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
+                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL))";
 
 /// The same, of rows that name none.
 pub(crate) const HAS_DUE_CONFIGURED: &str = "
     SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
                    WHERE operation = ?1 AND state = 'pending' AND due_at <= ?2
+              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
+                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL)
                      AND NOT own_endpoint AND id % ?3 = ?4)
         OR EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
-                   WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2)";
+                   WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2
+              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
+                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL))";
 
 pub(crate) const HAS_EXPIRED: &str = "
     SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
-                   WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2)";
+                   WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2
+              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
+                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL))";
 
 /// The first due time of a pending row, and the first expiry of a lease.
 pub(crate) const NEXT_DUE: &str = "
     SELECT (SELECT due_at FROM main.outbox_lease INDEXED BY outbox_lease_due
-            WHERE operation = ?1 AND state = 'pending' AND due_at IS NOT NULL AND id % ?2 = ?3
+            WHERE operation = ?1 AND state = 'pending' AND due_at IS NOT NULL
+              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
+                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL)
+              AND id % ?2 = ?3
             ORDER BY due_at, id LIMIT 1),
            (SELECT min(due_at) FROM main.outbox_lease INDEXED BY outbox_lease_due
-            WHERE operation = ?1 AND state = 'in_flight' AND due_at IS NOT NULL)";
+            WHERE operation = ?1 AND state = 'in_flight' AND due_at IS NOT NULL
+              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
+                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL))";
 
 macro_rules! first_in {
     ($state:literal) => {
@@ -81,7 +108,9 @@ macro_rules! first_in {
             "(SELECT min(due_at) FROM main.outbox_lease INDEXED BY outbox_lease_due
               WHERE operation = f.operation AND state = '",
             $state,
-            "' AND due_at IS NOT NULL)"
+            "' AND due_at IS NOT NULL
+              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
+                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL))"
         )
     };
 }
@@ -109,6 +138,9 @@ pub(crate) const FIRST_DUE: &str = concat!(
 /// The first due time of a pending row that names an endpoint of its own.
 pub(crate) const NEXT_DUE_OWN: &str = "
     SELECT (SELECT due_at FROM main.outbox_lease INDEXED BY outbox_lease_own
-            WHERE operation = ?1 AND state = 'pending' AND due_at IS NOT NULL AND own_endpoint
+            WHERE operation = ?1 AND state = 'pending' AND due_at IS NOT NULL
+              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
+                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL)
+              AND own_endpoint
               AND id % ?2 = ?3
             ORDER BY due_at, id LIMIT 1)";

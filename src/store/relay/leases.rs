@@ -6,7 +6,7 @@ use rusqlite::{Connection, ToSql, named_params};
 
 use crate::core::decide::Lost;
 use crate::core::{Backoff, Decision, Facts, OnDead, Policy, Status, decide};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::EventKind;
 use crate::handler::{Delivery, Held};
 use crate::store::columns;
@@ -14,6 +14,7 @@ use crate::store::relay::claim::row_of;
 use crate::store::relay::tx::{RelayTx, Rules};
 use crate::store::statement::{execute, query_row};
 use crate::store::tables::candidate::{FACTS, facts_columns, read_facts};
+use crate::store::tables::unrecorded::may_move;
 use crate::store::tables::{contract, lost_lease};
 use crate::store::transitions::Row;
 
@@ -58,8 +59,12 @@ impl RelayTx<'_> {
             ":operation": rules.operation, ":now": self.now, ":limit": RECOVER_MAX,
         };
         for lease in self.ended(EXPIRED, values)? {
+            if !self.touch(lease.id) {
+                break;
+            }
             self.recover_one(&lease, Lost::Expired, rules)?;
         }
+        self.at = None;
         Ok(())
     }
 
@@ -74,6 +79,9 @@ impl RelayTx<'_> {
         let names = json(dead);
         let values = named_params! { ":dead": names, ":now": self.now, ":limit": RECOVER_MAX };
         for lease in self.ended(ENDED, values)? {
+            if !self.touch(lease.id) {
+                break;
+            }
             if lease.state != Status::InFlight {
                 self.free_lookup(lease.id, lease.token, 0)?;
                 continue;
@@ -86,12 +94,13 @@ impl RelayTx<'_> {
                 self.recover_one(&lease, how, &rules)?;
             }
         }
+        self.at = None;
         Ok(())
     }
 
     /// The rules of an operation that this relay does not name. Its own relay holds the row to its
     /// number of attempts when it claims it.
-    fn stored_rules(&mut self, operation: &str) -> Result<Rules> {
+    pub(super) fn stored_rules(&mut self, operation: &str) -> Result<Rules> {
         let promise = contract::promise(self.moves.contract(operation)?.as_deref());
         let lookup_delay = Duration::from_secs(120).max(promise.time_limit.saturating_mul(2));
         Ok(Rules {
@@ -141,7 +150,7 @@ impl RelayTx<'_> {
         let row = Row::claimed(delivery, rules.on_dead);
         let facts = delivery.facts.aged(self.now, self.boot);
         let decision = decide(&self.with_request(facts, row)?, self.now);
-        self.part_with(row, kind, &decision, self.owner)
+        self.part_with(row, kind, &decision, self.owner).map(drop)
     }
 
     fn recover_one(&mut self, lease: &EndedLease, how: Lost, rules: &Rules) -> Result<()> {
@@ -149,7 +158,8 @@ impl RelayTx<'_> {
         let row = Row { is_keyed: lease.is_keyed, ..row };
         let facts = lease.facts.aged(self.now, self.boot);
         let decision = decide::decide_lost(&facts, how, &self.policy(rules)?, self.now);
-        self.part_with(row, EventKind::LeaseLost, &decision, &lease.owner)
+        let has_moved = self.part_with(row, EventKind::LeaseLost, &decision, &lease.owner)?;
+        if has_moved { Ok(()) } else { Err(Error::kept_by_trigger()) }
     }
 
     /// Ends a claim whose request may still be on its way: until `owner` reports or dies.
@@ -159,18 +169,19 @@ impl RelayTx<'_> {
         kind: EventKind,
         decision: &Decision,
         owner: &str,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let token = row.token.unwrap_or_default();
         self.forget_probe(row.operation, row.id, token)?;
-        if self.moves.apply(row, Some(kind), decision, None)? {
+        let mut has_moved = self.moves.apply(row, Some(kind), decision, None)?;
+        if has_moved {
             lost_lease::note(self.conn, row.id, token, owner)?;
         } else {
-            self.settle_with_late_proof(row, decision)?;
+            has_moved = self.settle_with_late_proof(row, decision)?;
         }
         if decision.facts.is_suspect() {
             self.end_suspect(row.operation)?;
         }
-        Ok(())
+        Ok(has_moved)
     }
 
     fn ended(&self, sql: &str, values: &[(&str, &dyn ToSql)]) -> Result<Vec<EndedLease>> {
@@ -216,14 +227,16 @@ pub(crate) const EXPIRED: &str = concat!(
     "FROM main.outbox_lease l INDEXED BY outbox_lease_due
     LEFT JOIN main.outbox o ON o.id = l.id
     WHERE l.operation = :operation AND l.state = 'in_flight' AND l.due_at <= :now
-    ORDER BY l.due_at, l.id LIMIT :limit"
+      AND ",
+    may_move!(),
+    " ORDER BY l.due_at, l.id LIMIT :limit"
 );
 
 /// Leases of all operations, found by skipping through the index: what is in flight is little.
 /// Lookups are read only where a relay has died; one whose lease ran out is claimed as it is.
 macro_rules! from_ended {
     () => {
-        " FROM (WITH RECURSIVE found(operation) AS (
+        concat!(" FROM (WITH RECURSIVE found(operation) AS (
                    SELECT (SELECT min(operation) FROM main.outbox_lease WHERE due_at IS NOT NULL)
                    UNION ALL
                    SELECT (SELECT min(n.operation) FROM main.outbox_lease n
@@ -235,7 +248,8 @@ macro_rules! from_ended {
                   ON l.operation = f.operation AND l.state = f.state
           WHERE l.due_at IS NOT NULL
             AND (l.state = 'in_flight' AND l.due_at <= :now
-                 OR l.owner IN (SELECT value FROM json_each(:dead)))"
+                 OR l.owner IN (SELECT value FROM json_each(:dead)))
+            AND ", may_move!())
     };
 }
 

@@ -7,7 +7,7 @@ use rusqlite::named_params;
 use crate::core::decide::decide_unreadable;
 use crate::core::reconcile::{STALE_AFTER, decide_finding, decide_lookups_used_up, decide_stale};
 use crate::core::{Facts, Finding, Observed, Outcome, Policy, Status, millis};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::EventKind;
 use crate::handler::{Delivery, Held, Lookup};
 use crate::lease::Lease;
@@ -36,8 +36,11 @@ impl RelayTx<'_> {
         let policy = self.policy(request.rules)?;
         let mut claimed = Vec::new();
         for candidate in self.lookups_due(request, self.now)? {
-            claimed.extend(self.claim_lookup(candidate, request, &policy, is_alive)?);
+            if self.touch(candidate.id) {
+                claimed.extend(self.claim_lookup(candidate, request, &policy, is_alive)?);
+            }
         }
+        self.at = None;
         Ok(claimed)
     }
 
@@ -50,11 +53,15 @@ impl RelayTx<'_> {
         }
         let due = self.lookups_due(request, self.now.saturating_sub(millis(STALE_AFTER)))?;
         for candidate in &due {
+            if !self.touch(candidate.id) {
+                break;
+            }
             let row = row_of(candidate.id, candidate.token, Status::Unknown, request.rules);
             let decision = decide_stale(&candidate.facts);
             self.moves.apply(row, Some(EventKind::Reconciled), &decision, None)?;
             log::warn!("intent {}: no relay looks up what became of it", candidate.id);
         }
+        self.at = None;
         Ok(due.len() == request.limit)
     }
 
@@ -86,9 +93,12 @@ impl RelayTx<'_> {
         }
         let token = self.token()?;
         let expires_at = self.now.saturating_add(request.lease_ms);
-        if !self.take_lookup(candidate.id, candidate.token, (expires_at, token))? {
-            return Ok(None);
-        }
+        let facts = Facts {
+            lookups: candidate.facts.lookups.saturating_add(1),
+            claimed_at: self.now,
+            ..candidate.facts
+        };
+        self.take_lookup((candidate.id, candidate.token), facts.lookups, (expires_at, token))?;
         let senders = lost_lease::senders(self.conn, candidate.id, is_alive)?;
         let attempt_token = match senders {
             Senders::Dead => {
@@ -99,11 +109,6 @@ impl RelayTx<'_> {
         };
         let lookup =
             Lookup { attempt_token, may_be_on_its_way: matches!(senders, Senders::Alive(_)) };
-        let facts = Facts {
-            lookups: candidate.facts.lookups.saturating_add(1),
-            claimed_at: self.now,
-            ..candidate.facts
-        };
         let lease = Arc::new(Lease::new(expires_at, Arc::clone(&self.clock)));
         let delivery = Delivery {
             id: candidate.id,
@@ -121,21 +126,22 @@ impl RelayTx<'_> {
     /// Counts the lookup together with its claim, so that a crash cannot make it free.
     fn take_lookup(
         &self,
-        id: i64,
-        before: Option<i64>,
+        (id, before): (i64, Option<i64>),
+        lookups: u32,
         (expires_at, token): (i64, i64),
-    ) -> Result<bool> {
+    ) -> Result<()> {
         let sql = "UPDATE main.outbox_lease
-                   SET due_at = :expires_at, token = :token, owner = :owner, lookups = lookups + 1
+                   SET due_at = :expires_at, token = :token, owner = :owner, lookups = :lookups
                    WHERE id = :id AND state = 'unknown' AND token IS :before";
         let values = named_params! {
             ":id": id,
             ":expires_at": expires_at,
             ":token": token,
             ":owner": self.owner,
+            ":lookups": lookups,
             ":before": before,
         };
-        Ok(execute(self.conn, sql, values)? == 1)
+        if execute(self.conn, sql, values)? == 1 { Ok(()) } else { Err(Error::kept_by_trigger()) }
     }
 
     /// Restarts the quiet period of a row in doubt: an attempt of it has ended at some time until

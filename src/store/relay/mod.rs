@@ -4,6 +4,7 @@ pub(crate) mod claim;
 pub(crate) mod due;
 mod gate;
 mod holds;
+pub(crate) mod keep;
 pub(crate) mod leases;
 pub(crate) mod lookup;
 pub(crate) mod rebase;

@@ -94,7 +94,7 @@ fn save(conn: &Connection, now: i64, boot: Option<&Boot>) -> Result<()> {
 }
 
 /// The times that move with the wall clock, but for those of rows.
-const TIMES: [(&str, &[&str]); 3] = [
+const TIMES: [(&str, &[&str]); 4] = [
     ("outbox_hold", &["since", "until"]),
     (
         "outbox_operation",
@@ -108,6 +108,7 @@ const TIMES: [(&str, &[&str]); 3] = [
         ],
     ),
     ("outbox_spend", &["at"]),
+    ("outbox_unrecorded", &["since", "retry_at"]),
 ];
 
 /// A row's time is the product's own, and not the one that the caller has asked for.
@@ -171,6 +172,7 @@ fn cap(conn: &Connection, is_restart: bool, longest: Longest, now: i64) -> Resul
             wait,
         ),
         ("UPDATE main.outbox_hold SET until = ?1 WHERE until > ?1", wait),
+        ("UPDATE main.outbox_unrecorded SET retry_at = ?1 WHERE retry_at > ?1", wait),
         ("UPDATE main.outbox_hold SET since = ?1 WHERE since > ?1", now),
         (
             "UPDATE main.outbox_operation SET paused_until = ?1

@@ -90,7 +90,7 @@ impl RelayTx<'_> {
     /// The facts of a claim with a cancellation that was requested since.
     pub(super) fn with_request(&self, facts: Facts, row: Row<'_>) -> Result<Facts> {
         let sql = "SELECT cancel_requested_at IS NOT NULL FROM main.outbox_lease
-                   WHERE id = ?1 AND token IS ?2";
+                   WHERE id = ?1 AND ?2 IN (token, last_token)";
         let requested = query_row(self.conn, sql, (row.id, row.token), |r| r.get(0)).optional()?;
         Ok(Facts { cancel_requested: requested.unwrap_or(false), ..facts })
     }
@@ -134,6 +134,11 @@ impl RelayTx<'_> {
         };
         let standing = Row { status: found.status, ..row };
         let Outcome::Succeeded(receipt) = outcome else {
+            if self.clears_doubt(row, outcome, found.status)? {
+                log::warn!("intent {}: word came late that it was never sent", row.id);
+                let row = Row { on_dead: row.on_dead, delivery: row.delivery, ..found.row() };
+                return self.moves.apply(row, Some(EventKind::Late), decision, None).map(drop);
+            }
             log::warn!("intent {}: a failure came after its lease was lost; ignored", row.id);
             return self.moves.event(standing, EventKind::Late, found.status, decision, None);
         };
@@ -154,6 +159,17 @@ impl RelayTx<'_> {
                 self.moves.apply(row, Some(EventKind::Late), &decision, Some(receipt)).map(drop)
             }
         }
+    }
+
+    /// Whether this is the word that the only attempt that may have been applied never left.
+    fn clears_doubt(&self, row: Row<'_>, outcome: &Outcome, now: Status) -> Result<bool> {
+        let was_sure = row.delivery.is_some_and(|of| of.facts.in_doubt_since.is_none());
+        let waits = matches!(now, Status::Pending | Status::Unknown | Status::NeedsReview);
+        if !(was_sure && waits && matches!(outcome, Outcome::NotSent(_))) {
+            return Ok(false);
+        }
+        let sql = "SELECT last_token IS ?2 FROM main.outbox_lease WHERE id = ?1";
+        Ok(query_row(self.conn, sql, (row.id, row.token), |r| r.get(0)).optional()? == Some(true))
     }
 
     /// Keeps a success that comes late while a later attempt is in flight: it settles the row when

@@ -59,6 +59,15 @@ pub(crate) struct RelayTx<'a> {
     pub(super) holds: BTreeMap<String, Holds>,
     /// Operations and domains that were found to stand still.
     pub(super) stops: Stops,
+    /// Rows that were not sent again, each with its last attempt, which may be in doubt.
+    pub(super) withheld: Vec<(i64, Option<i64>)>,
+    /// How many rows it may move at most, and how many it has begun to.
+    pub portion: usize,
+    pub touched: usize,
+    /// The row that it is about: the culprit, where a write fails.
+    pub at: Option<i64>,
+    /// The row it was about last.
+    pub last: Option<i64>,
 }
 
 /// The result of a committed transaction.
@@ -67,6 +76,8 @@ pub(crate) struct Committed {
     pub events: Vec<Event>,
     /// Operations and domains that were found to stand still.
     pub stops: Stops,
+    /// Rows that were not sent again, each with its last attempt, which may be in doubt.
+    pub withheld: Vec<(i64, Option<i64>)>,
 }
 
 impl<'a> RelayTx<'a> {
@@ -92,16 +103,31 @@ impl<'a> RelayTx<'a> {
             ledgers: BTreeMap::new(),
             holds: BTreeMap::new(),
             stops: Stops::default(),
+            withheld: Vec::new(),
+            portion: usize::MAX,
+            touched: 0,
+            at: None,
+            last: None,
         })
     }
 
     /// Makes everything durable and hands out the events, which no observer may see before.
     pub fn commit(self) -> Result<Committed> {
         self.save_flows()?;
-        let Self { tx, moves, stops, .. } = self;
+        let Self { tx, moves, stops, withheld, .. } = self;
         let events = moves.finish()?;
         tx.commit()?;
-        Ok(Committed { events, stops })
+        Ok(Committed { events, stops, withheld })
+    }
+
+    /// Begins with a row. Returns whether there is room for it in this transaction.
+    pub fn touch(&mut self, id: i64) -> bool {
+        let has_room = self.touched < self.portion;
+        if has_room {
+            self.touched += 1;
+            (self.at, self.last) = (Some(id), Some(id));
+        }
+        has_room
     }
 
     /// Refuses to go on in a file whose schema another build has migrated.

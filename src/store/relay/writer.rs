@@ -18,6 +18,7 @@ use crate::store::relay::rebase::{self, Longest};
 use crate::store::relay::tx::{RelayTx, Rules};
 use crate::store::statement::query_row;
 use crate::store::tables::budget::Ledger;
+use crate::store::tables::unrecorded::{self, Kept};
 use crate::store::tables::{hold, pause};
 
 /// A relay's write connection.
@@ -145,6 +146,31 @@ impl Writer {
         Ok((found, last_id))
     }
 
+    /// Outcomes and rows that are to be tried again, because writing them has failed.
+    pub fn unrecorded_due(&self, now: i64) -> Result<Vec<Kept>> {
+        unrecorded::due(&self.conn, now)
+    }
+
+    /// When the next of them is to be tried again.
+    pub fn next_unrecorded(&self, now: i64) -> Result<Option<i64>> {
+        unrecorded::next_retry(&self.conn, now)
+    }
+
+    /// Lets a row be claimed and taken back again that could not be moved.
+    pub fn let_move(&self, kept: &Kept, now: i64) -> Result<()> {
+        unrecorded::let_move(&self.conn, kept.id, now)
+    }
+
+    /// Notes that a row cannot be moved, in a transaction of its own.
+    pub fn set_aside(&self, id: i64, error: &Error, now: i64) -> Result<()> {
+        unrecorded::keep(&self.conn, (id, 0), None, error, now)
+    }
+
+    /// Notes that a kept outcome could not be recorded again.
+    pub fn keep_on(&self, kept: &Kept, error: &Error, now: i64) -> Result<()> {
+        unrecorded::keep(&self.conn, (kept.id, kept.token), kept.outcome.as_ref(), error, now)
+    }
+
     /// Refuses to go on where the file was deleted or replaced: what is written now goes nowhere.
     pub fn check_file(&self) -> Result<()> {
         let path = self.conn.path().unwrap_or_default();
@@ -180,7 +206,7 @@ impl Writer {
     }
 
     /// Begins a transaction. It holds the write lock until it is committed or dropped.
-    pub fn begin(&mut self, now: i64, clock: Arc<dyn Clock>) -> Result<RelayTx<'_>> {
+    pub fn begin(&self, now: i64, clock: Arc<dyn Clock>) -> Result<RelayTx<'_>> {
         RelayTx::begin(&self.conn, &self.owner, now, clock)
     }
 }

@@ -26,6 +26,7 @@ CREATE TABLE main.outbox_lease_3 (
     doubt_boot     INTEGER,
     shift          INTEGER,
     CHECK (held_by IS NULL OR due_at IS NULL),
+    CHECK (due_at IS NOT NULL OR state NOT IN ('in_flight', 'unknown')),
     CHECK (state = 'unknown' OR (state = 'in_flight') = (owner IS NOT NULL))
 ) STRICT;
 
@@ -34,7 +35,9 @@ INSERT INTO main.outbox_lease_3 (
     lookups, cancel_requested_at, resume_at, in_doubt_since, first_sent_at, error_class,
     last_error, late_id, late_receipt, own_endpoint)
 SELECT
-    l.id, l.operation, l.state, l.due_at, l.attempts, l.tries, l.lost, l.token, l.owner,
+    l.id, l.operation, l.state,
+    coalesce(l.due_at, CASE WHEN l.state IN ('in_flight', 'unknown') THEN 0 END),
+    l.attempts, l.tries, l.lost, l.token, l.owner,
     l.claimed_at, l.last_token, l.lookups, l.cancel_requested_at, l.resume_at, l.in_doubt_since,
     l.first_sent_at, l.error_class, l.last_error, l.late_id, l.late_receipt,
     o.endpoint IS NOT NULL
@@ -88,3 +91,12 @@ ALTER TABLE main.outbox_meta ADD COLUMN boot_id TEXT;
 ALTER TABLE main.outbox_meta ADD COLUMN wall_ahead INTEGER;
 ALTER TABLE main.outbox_meta ADD COLUMN ahead_from INTEGER;
 ALTER TABLE main.outbox_meta ADD COLUMN ahead_id INTEGER;
+CREATE TABLE main.outbox_unrecorded (
+    id       INTEGER NOT NULL,
+    token    INTEGER NOT NULL,
+    since    INTEGER NOT NULL,
+    outcome  TEXT,
+    error    TEXT    NOT NULL,
+    retry_at INTEGER,
+    PRIMARY KEY (id, token)
+) STRICT, WITHOUT ROWID;

@@ -7,6 +7,7 @@ use crate::core::Facts;
 use crate::error::Result as Fallible;
 use crate::handler::StoredIntent;
 use crate::store::columns;
+use crate::store::tables::unrecorded::may_move;
 
 /// The columns of a row's facts, first in every statement and in the order of `read_facts`. Columns
 /// are read by their place, because a name is looked for among all of them in every row.
@@ -53,7 +54,8 @@ macro_rules! due {
             " LEFT JOIN main.outbox o ON o.id = l.id
             WHERE l.operation = :operation AND l.state = '",
             $state,
-            "' AND l.due_at <= :now AND l.id % :count = :index",
+            "' AND l.due_at <= :now AND l.id % :count = :index AND ",
+            may_move!(),
             $condition,
             " ORDER BY ",
             $order,

@@ -11,3 +11,4 @@ pub(crate) mod lost_lease;
 pub(crate) mod ordering;
 pub(crate) mod pause;
 pub(crate) mod settled;
+pub(crate) mod unrecorded;

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, named_params};
 
 use crate::core::{Decision, Receipt};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::store::statement::{execute, query_row};
 
 /// Writes the receipt of a row whose place in `outbox_lease` the caller has removed.
@@ -25,7 +25,7 @@ pub(crate) fn write(
         ":downstream_id": receipt.and_then(|r| r.downstream_id.as_deref()),
         ":receipt": receipt.map(Receipt::to_json),
     };
-    execute(conn, sql, values).map(drop)
+    if execute(conn, sql, values)? == 1 { Ok(()) } else { Err(Error::kept_by_trigger()) }
 }
 
 /// Adds to the number of intents that were ever settled.

@@ -8,7 +8,7 @@ use crate::error::{ErrorKind, Result};
 use crate::event::EventKind;
 use crate::store::query::read;
 use crate::store::standing::{self, Standing};
-use crate::store::tables::{contract, hold};
+use crate::store::tables::{contract, hold, unrecorded};
 use crate::store::verbs::withdraw;
 
 /// A verb that sends intents again.
@@ -83,12 +83,20 @@ impl Again {
                 EventKind::Retried
             }
         };
-        withdraw::apply(conn, &found, kind, &decision, actor, now)
+        if let Some(decision) = decision {
+            return withdraw::apply(conn, &found, kind, &decision, actor, now);
+        }
+        unrecorded::hurry(conn, id, now)?;
+        withdraw::note(conn, &found, kind, None, actor, now)
     }
 
-    /// Reads an intent and decides whether it is sent again. Changes nothing.
-    fn may(self, conn: &Connection, id: i64, now: i64) -> Result<(Standing, Decision)> {
+    /// Reads an intent and decides whether it is sent again; `None` where its outcome is kept, and
+    /// the verb is another try to record that. Changes nothing.
+    fn may(self, conn: &Connection, id: i64, now: i64) -> Result<(Standing, Option<Decision>)> {
         let found = standing::of(conn, id, now)?;
+        if found.unrecorded.is_some() {
+            return Ok((found, None));
+        }
         let (status, facts) = (found.status, &found.facts);
         let verdict = match self {
             Self::Replay => {
@@ -98,6 +106,6 @@ impl Again {
             Self::Retry => verbs::retry(status, hold::waits_for_time(conn, id)?, facts, now),
         };
         let decision = found.allowed(verdict)?;
-        Ok((found, decision))
+        Ok((found, Some(decision)))
     }
 }

@@ -89,7 +89,7 @@ pub(crate) fn revise(
     if let Some(successor) = successor(conn, old.id)? {
         return asked_before(conn, old, successor, next);
     }
-    let decision = old.allowed(verbs::revise(old.status, &old.facts))?;
+    let decision = old.allowed(verbs::withdraw(old.status, &old.facts))?;
     savepoint::all_or_nothing(conn, || {
         let enqueued = enqueue::enqueue(conn, next)?;
         let Enqueued::New { id, key, .. } = enqueued else {

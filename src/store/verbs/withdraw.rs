@@ -44,7 +44,8 @@ pub(crate) fn request_cancel(
 
 /// Lets later intents of its ordering key go on without this one.
 pub(crate) fn skip(conn: &Connection, id: i64, actor: &Actor, now: i64) -> Result<()> {
-    let found = standing::of(conn, id, now)?;
+    let mut found = standing::of(conn, id, now)?;
+    found.unrecorded = None;
     found.allowed(verbs::skip(found.status, found.is_keyed))?;
     if !ordering::leave(conn, id)? {
         return found.allowed(Err(verbs::skipped_before()));

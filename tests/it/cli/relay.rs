@@ -243,7 +243,8 @@ fn sigterm_finishes_and_records_a_request_in_flight() {
     let report: Value = serde_json::from_str(&out).unwrap();
     let expected = json!({"attempts": 1, "succeeded": 1, "retried": 0, "unknown": 0,
         "needs_review": 0,
-                          "dead": 0, "finished": 1, "released": 0, "left": 0});
+                          "dead": 0, "finished": 1, "released": 0, "left": 0,
+                          "unwritten": 0});
     assert_eq!(report, expected);
     assert_eq!((desk.statuses(), downstream.effects(&key)), (vec!["succeeded".into()], 1));
 }

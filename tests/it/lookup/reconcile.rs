@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlite_outbox::Downstream::Unprotected;
-use sqlite_outbox::{Backoff, Finding, Operation, Receipt, Relay, Status};
+use sqlite_outbox::{Finding, Operation, Receipt, Relay, Status};
 
 use crate::support::world::{
     DEDUPLICATES, START, World, interrupted, maybe_sent, pay, rejected, relay_on,
@@ -360,22 +360,39 @@ fn lookup_is_made_for_what_is_given_up_in_doubt() {
 #[test]
 fn key_window_that_is_over_leads_to_a_lookup() {
     let world = World::new();
-    let id = world.enqueue(&pay("a"));
+    world.enqueue(&pay("a"));
     world.script.then(maybe_sent());
-    let late = Backoff::Schedule(vec![Duration::from_secs(25 * 3600)]);
-    let relay = relay_on(&world.outbox, world.operation(DEDUPLICATES).backoff(late));
-    relay.drain().unwrap();
+    let relay = world.relay(DEDUPLICATES);
+    assert_eq!(relay.drain().unwrap().retried, 1);
     world.advance(25 * 3600);
     assert_eq!(relay.drain().unwrap().unknown, 1);
-    world.advance(SETTLE);
-    world.script.then_find(Finding::NotApplied);
-    relay.drain().unwrap();
-    // It has never seen the row in doubt before its first look-up was claimed.
-    assert_eq!(world.entry(id).status, Status::Unknown);
-    world.advance(SETTLE);
+    // The doubt is older, and since it was withheld the relay has known of it as well.
+    world.advance(SETTLE - 1);
+    assert_eq!(relay.drain().unwrap().attempts, 0);
+    world.advance(1);
     world.script.then_find(Finding::NotApplied);
     assert_eq!(relay.drain().unwrap().succeeded, 1);
-    assert_eq!(world.script.seen().len(), 2);
+    assert_eq!((world.script.asked(), world.script.seen().len()), (1, 2));
+}
+
+/// A relay that has learnt of a doubt only just asks in vain: that costs no look-up, and it asks
+/// again as soon as it can believe the answer.
+#[test]
+fn lookup_that_comes_too_early_uses_up_nothing() {
+    let (world, id, relay) = doubtful();
+    drop(relay);
+    world.advance(10 * SETTLE);
+    for n in 0..20 {
+        let started = world.relay(Unprotected);
+        world.script.then_find(Finding::NotApplied);
+        started.drain().unwrap();
+        let entry = world.entry(id);
+        assert_eq!(entry.status, Status::Unknown);
+        assert_eq!(entry.next_lookup_at, Some(START + 1_320_000 + n * 120_000));
+        assert_eq!(world.number("SELECT lookups FROM outbox_lease"), 0);
+        world.advance(SETTLE);
+    }
+    assert_eq!(world.script.seen().len(), 1);
 }
 
 #[test]

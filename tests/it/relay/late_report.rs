@@ -9,8 +9,8 @@ use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::{Delivery, Downstream, Outcome, Status};
 
 use crate::support::world::{
-    DEDUPLICATES, World, interrupted, limited, maybe_sent, needs_review, pay, rejected, succeeded,
-    transient,
+    DEDUPLICATES, World, interrupted, limited, maybe_sent, needs_review, not_sent, pay, rejected,
+    succeeded, transient,
 };
 
 /// Past the lease of 90 s.
@@ -66,6 +66,38 @@ fn late_success_after_the_row_is_settled_may_be_a_duplicate_effect() {
         assert_eq!(world.entry(other).status, Status::Pending);
         let stats = world.outbox.stats().unwrap().remove(0);
         assert_eq!((stats.count(Status::Succeeded), stats.duplicate_effects), (1, duplicates));
+    }
+}
+
+const DOUBTS: &str = "SELECT count(*) FROM outbox_lease WHERE in_doubt_since IS NOT NULL";
+
+/// The word that the only attempt never left ends the doubt in which its lost lease had left it.
+#[test]
+fn late_word_that_it_was_never_sent_clears_the_doubt() {
+    let (world, id, _) = two_rows();
+    suspended(&world, Unprotected, not_sent(), |world| {
+        assert_eq!(world.drain(Unprotected).unknown, 1);
+    });
+    let entry = world.entry(id);
+    assert_eq!((entry.status, entry.attempts), (Status::Pending, 0));
+    assert_eq!(world.number(DOUBTS), 0);
+    assert_eq!(world.story(id), ["lease_lost:in_flight>unknown", "late:unknown>pending"]);
+    world.advance(1);
+    assert_eq!(world.drain(Unprotected).succeeded, 1);
+
+    // With an earlier attempt in doubt it stays so; without one, a wish to cancel it is heeded.
+    for (earlier, status) in [(true, Status::Unknown), (false, Status::Cancelled)] {
+        let (world, id, _) = two_rows();
+        if earlier {
+            world.script.then(maybe_sent());
+            world.drain(DEDUPLICATES);
+            world.advance(1);
+        }
+        suspended(&world, DEDUPLICATES, not_sent(), move |world| {
+            world.outbox.transact(|tx| world.outbox.request_cancel(tx, id, "ann")).unwrap();
+            assert_eq!(world.drain(DEDUPLICATES).unknown, 1);
+        });
+        assert_eq!(world.entry(id).status, status);
     }
 }
 

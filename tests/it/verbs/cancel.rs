@@ -23,9 +23,9 @@ fn cancel(world: &World, id: i64) -> Result<(), Error> {
 #[test]
 fn cancel_in_each_status() {
     for standing in Standing::ALL {
-        // In doubt: it may have been applied already. What a person gave up is his to withdraw.
+        // In doubt, it may have been applied already, also where a person gave it up.
         let refusal = match standing {
-            Standing::Pending | Standing::Retried | Standing::Dead | Standing::DeadInDoubt => None,
+            Standing::Pending | Standing::Retried | Standing::Dead => None,
             Standing::NeedsReviewUnsent => Some(ErrorKind::Refused),
             _ => Some(ErrorKind::TooLate),
         };
@@ -96,9 +96,8 @@ fn requested_at(world: &World, id: i64) -> Option<i64> {
 fn cancel_request_in_each_status() {
     for standing in Standing::ALL {
         let expected = match standing {
-            Standing::Pending | Standing::Retried | Standing::Dead | Standing::DeadInDoubt => {
-                Ok(Status::Cancelled)
-            }
+            Standing::Pending | Standing::Retried | Standing::Dead => Ok(Status::Cancelled),
+            Standing::DeadInDoubt => Ok(Status::Dead),
             Standing::PendingInDoubt => Ok(Status::Pending),
             Standing::InFlight => Ok(Status::InFlight),
             // A look-up, or a person, may still find that it was not applied.

@@ -199,6 +199,12 @@ fn failure(class: &'static str) -> Failure {
     Failure::new(class, "it went wrong")
 }
 
+const SPOIL: &str =
+    "DROP TRIGGER outbox_update_guard; UPDATE outbox SET payload = '{' WHERE id = 1";
+
+const FAILS: &str = "CREATE TRIGGER app BEFORE INSERT ON outbox_receipt
+                     BEGIN SELECT RAISE(ABORT, 'no such order'); END";
+
 /// The scene of a rule, and the intent it is about.
 fn scene(rule: Rule) -> (Scene, i64) {
     let plain = || Scene::new(DEDUPLICATES, |o| o);
@@ -220,13 +226,10 @@ fn scene(rule: Rule) -> (Scene, i64) {
             (scene.answer(Outcome::Rejected(failure("permanent"))).drain(), 2)
         }
         Rule::Held => (Scene::held(), 2),
+        Rule::Unrecorded => (plain().sql(FAILS).drain(), 1),
         Rule::NotRegistered => (Scene::relayed_as("mail", Shard::ALL), 1),
         Rule::NotDue => (second(Intent::new("pay", "b").delay(60 * SECOND)), 2),
-        Rule::Unreadable => {
-            let spoil =
-                "DROP TRIGGER outbox_update_guard; UPDATE outbox SET payload = '{' WHERE id = 1";
-            (plain().sql(spoil), 1)
-        }
+        Rule::Unreadable => (plain().sql(SPOIL), 1),
         Rule::Expired => (second(Intent::new("pay", "b").expires_in(60 * SECOND)).advance(60), 2),
         Rule::InDoubt => {
             // An attempt may take a minute, and would end after the window.
@@ -281,6 +284,7 @@ fn words(rule: Rule) -> &'static [&'static str] {
         Rule::InFlight => &["another", "since 2027-01-15T08:00:00Z", "until 2027-01-15T08:01:30Z"],
         Rule::Queued => &["behind intent 1", "dead", "waits for a person"],
         Rule::Held => &["the origin https://b.example is held", "(intent 7 last)", "08:01:00Z"],
+        Rule::Unrecorded => &["no such order", "again at 2027-01-15T08:00:10Z", "replay"],
         Rule::NotRegistered => &["\"pay\""],
         Rule::NotDue => &["until 2027-01-15T08:01:00Z"],
         Rule::Unreadable => &["outbox.payload", "review"],

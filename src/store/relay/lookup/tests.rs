@@ -89,7 +89,7 @@ fn in_tx<T>(
     now: i64,
     f: impl FnOnce(&mut RelayTx<'_>) -> Result<T>,
 ) -> T {
-    let mut writer = writer(store, owner);
+    let writer = writer(store, owner);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let mut tx = writer.begin(now, clock).unwrap();
     let value = f(&mut tx).unwrap();

@@ -86,13 +86,22 @@ pub fn until_stopped(
     let mut report = handle.shutdown(grace)?;
     report.finished = report.totals.attempts - before;
     if out.is_json {
-        return out.json(&report);
+        out.json(&report)?;
+    } else {
+        out.line(format_args!(
+            "stopped: {} finished, {} released, {} left\nin all {}",
+            report.finished,
+            report.released,
+            report.left,
+            summed_up(&report.totals)
+        ))?;
     }
-    out.line(format_args!(
-        "stopped: {} finished, {} released, {} left\nin all {}",
-        report.finished,
-        report.released,
-        report.left,
-        summed_up(&report.totals)
-    ))
+    if report.unwritten == 0 {
+        return Ok(());
+    }
+    let outcomes = count(usize::try_from(report.unwritten).unwrap_or(usize::MAX), "outcome");
+    Err(Failure::failed(format!(
+        "{outcomes} could not be written, because the file was locked or full until the grace was \
+         over; each is logged above"
+    )))
 }

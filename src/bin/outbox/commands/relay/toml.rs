@@ -112,6 +112,7 @@ pub struct ReconcileTable {
     pub get: String,
     pub downstream_id: Option<String>,
     pub when: Option<BodyWhen>,
+    #[serde(alias = "settle")]
     pub delay: Option<Period>,
     pub max_attempts: Option<u32>,
 }

@@ -88,9 +88,7 @@ impl Case<'_> {
         if self.entry.status == Status::NeedsReview {
             return format!("a person must find out what became of it: {ask}");
         }
-        let Some(at) = self.entry.next_lookup_at else {
-            return format!("it may have been applied, and is not sent again: {ask}");
-        };
+        let at = self.entry.next_lookup_at.unwrap_or_default();
         let lookup = if self.is_paused() {
             "its operation is paused, so that no relay looks it up".into()
         } else if self.entry.locked_by.is_some() {
