@@ -119,10 +119,10 @@ fn an_origin_that_is_not_reached_holds_back_its_own_intents_alone() {
         // One at a time tries it, at growing intervals, and no attempt is used up by that.
         for tries in 1..=3 {
             let until = only_hold(&world).until.unwrap();
-            world.clock.set(until - 1);
+            world.pass_until(until - 1);
             relay.drain().unwrap();
             assert_eq!(hosts.count("dead"), 9 + tries);
-            world.clock.set(until);
+            world.pass_until(until);
             relay.drain().unwrap();
             assert_eq!(hosts.count("dead"), 10 + tries);
         }
