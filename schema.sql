@@ -21,7 +21,9 @@ CREATE TABLE main.outbox_meta (
     ahead_id       INTEGER,
     -- The headers of an intent whose values go into its audit trail, in lower case.
     agent_run_header    TEXT NOT NULL DEFAULT 'x-agent-run',
-    tool_version_header TEXT NOT NULL DEFAULT 'x-tool-version'
+    tool_version_header TEXT NOT NULL DEFAULT 'x-tool-version',
+    -- Whether only registered operations may be enqueued.
+    only_registered INTEGER NOT NULL DEFAULT 0 CHECK (only_registered IN (0, 1))
 ) STRICT;
 
 INSERT INTO main.outbox_meta (id, schema_version, database_id)
@@ -109,6 +111,14 @@ CREATE TABLE main.outbox_lease (
     CHECK (due_at IS NOT NULL OR state NOT IN ('in_flight', 'unknown')),
     CHECK (state = 'unknown' OR (state = 'in_flight') = (owner IS NOT NULL))
 ) STRICT;
+
+-- The agent run of each intent that names one, in the header that outbox_meta names.
+CREATE TABLE main.outbox_run (
+    id  INTEGER PRIMARY KEY,
+    run TEXT    NOT NULL
+) STRICT;
+
+CREATE INDEX main.outbox_run_name ON outbox_run (run, id);
 
 CREATE INDEX main.outbox_lease_due ON outbox_lease (operation, state, due_at, id)
     WHERE due_at IS NOT NULL;
@@ -306,19 +316,22 @@ CREATE TABLE main.outbox_operation (
     CHECK ((rate_count IS NULL) = (rate_ms IS NULL))
 ) STRICT, WITHOUT ROWID;
 
--- How much of an operation may be sent in any stretch of time, over all relays. The last relay
--- that was registered says which budgets there are; every relay obeys them.
+-- How much of an operation may be sent in any stretch of time, over all relays: of the whole, by
+-- each tenant, by each agent run. All of them hold, and of one window the smallest amount that a
+-- relay has registered.
 CREATE TABLE main.outbox_budget (
     operation TEXT    NOT NULL,
-    scope     TEXT    NOT NULL CHECK (scope IN ('operation', 'tenant')),
+    scope     TEXT    NOT NULL CHECK (scope IN ('operation', 'tenant', 'run')),
     kind      TEXT    NOT NULL CHECK (kind IN ('sends', 'cost')),
     amount    INTEGER NOT NULL CHECK (amount > 0),
     window_ms INTEGER NOT NULL CHECK (window_ms > 0),
-    PRIMARY KEY (operation, scope, kind)
+    PRIMARY KEY (operation, scope, kind, window_ms)
 ) STRICT, WITHOUT ROWID;
 
--- The ledger: one row for each claim of an operation that has budgets, until it is proven that
--- nothing was applied or the longest window is over. What an intent costs is entered once.
+-- The ledger: one row for each claim of an operation that has budgets or a rate, until it is proven
+-- that nothing was applied or the longest window is over. `at` is when it was sent; where it has a
+-- cost, the last time at which it may have had its effect. What an intent costs is entered once
+-- where its downstream deduplicates, and stands with the last attempt that may have been applied.
 CREATE TABLE main.outbox_spend (
     operation TEXT    NOT NULL,
     at        INTEGER NOT NULL,
@@ -326,18 +339,36 @@ CREATE TABLE main.outbox_spend (
     token     INTEGER NOT NULL,
     tenant_id TEXT    NOT NULL,
     cost      INTEGER NOT NULL CHECK (cost >= 0),
+    run       TEXT    NOT NULL DEFAULT '',
     PRIMARY KEY (operation, at, id, token)
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX main.outbox_spend_tenant ON outbox_spend (operation, tenant_id, at, cost);
-CREATE INDEX main.outbox_spend_cost ON outbox_spend (id) WHERE cost > 0;
+CREATE INDEX main.outbox_spend_run ON outbox_spend (operation, run, at, cost) WHERE run <> '';
+CREATE INDEX main.outbox_spend_intent ON outbox_spend (id, token);
 
--- The moves of operations themselves: pauses and their ends.
+-- Running totals of the ledger, for each window of the whole operation (''), of a tenant ('tenant:'
+-- and its name) and of a run ('run:'): what was entered later than `since`. A claim moves
+-- `since` to the beginning of the window and takes off what has left it, so that no claim counts a
+-- window again. The sums of costs are those of their upper and lower halves, so that neither can
+-- overflow.
+CREATE TABLE main.outbox_total (
+    operation TEXT    NOT NULL,
+    name      TEXT    NOT NULL,
+    window_ms INTEGER NOT NULL,
+    since     INTEGER NOT NULL,
+    sends     INTEGER NOT NULL,
+    high      INTEGER NOT NULL,
+    low       INTEGER NOT NULL,
+    PRIMARY KEY (operation, name, window_ms)
+) STRICT, WITHOUT ROWID;
+
+-- The moves of operations themselves: pauses and their ends, and limits that were changed.
 CREATE TABLE main.outbox_operation_event (
     seq       INTEGER PRIMARY KEY,
     at        INTEGER NOT NULL,
     operation TEXT    NOT NULL,
-    kind      TEXT    NOT NULL CHECK (kind IN ('paused', 'resumed')),
+    kind      TEXT    NOT NULL CHECK (kind IN ('paused', 'resumed', 'limited')),
     cause     TEXT    NOT NULL,
     until     INTEGER,
     actor     TEXT,
@@ -406,6 +437,10 @@ BEGIN
              OR NEW.operation GLOB '*[^-A-Za-z0-9_./]*'
             THEN RAISE(ABORT,
                 'outbox.operation: must be 1 to 128 letters, digits or any of _ . / -')
+        WHEN (SELECT only_registered FROM outbox_meta)
+             AND NOT EXISTS (SELECT 1 FROM outbox_operation WHERE operation = NEW.operation)
+            THEN RAISE(ABORT,
+                'outbox.operation: is not registered, and this file takes registered operations only; start a relay that names it, or switch off outbox operations --only-registered')
         WHEN typeof(NEW.entity_id) <> 'text' OR length(NEW.entity_id) NOT BETWEEN 1 AND 1024
              OR instr(NEW.entity_id, char(0))
             THEN RAISE(ABORT, 'outbox.entity_id: must be text of 1 to 1024 characters without NUL')
@@ -513,6 +548,13 @@ BEGIN
     VALUES (NEW.id, NEW.operation, 'pending', NEW.available_at, NEW.endpoint IS NOT NULL);
 END;
 
+CREATE TRIGGER main.outbox_insert_run AFTER INSERT ON outbox WHEN NEW.headers <> '{}'
+BEGIN
+    INSERT INTO outbox_run (id, run)
+    SELECT NEW.id, h.value FROM outbox_meta m, json_each(NEW.headers) h
+    WHERE lower(h.key) = m.agent_run_header AND h.value <> '' LIMIT 1;
+END;
+
 CREATE TRIGGER main.outbox_insert_keyed AFTER INSERT ON outbox WHEN NEW.ordering_key IS NOT NULL
 BEGIN
     INSERT INTO outbox_lease (id, operation, state, due_at, own_endpoint)
@@ -521,6 +563,37 @@ BEGIN
                       WHERE tenant_id = NEW.tenant_id AND ordering_key = NEW.ordering_key);
     INSERT INTO outbox_keyed (tenant_id, ordering_key, position, id)
     VALUES (NEW.tenant_id, NEW.ordering_key, NEW.id, NEW.id);
+END;
+
+-- The totals follow the ledger, whoever writes it.
+CREATE TRIGGER main.outbox_spend_insert AFTER INSERT ON outbox_spend
+BEGIN
+    UPDATE outbox_total
+    SET sends = sends + 1, high = high + (NEW.cost >> 32), low = low + (NEW.cost & 4294967295)
+    WHERE operation = NEW.operation AND since < NEW.at
+      AND name IN ('', 'tenant:' || NEW.tenant_id, 'run:' || NEW.run);
+END;
+
+CREATE TRIGGER main.outbox_spend_delete AFTER DELETE ON outbox_spend
+BEGIN
+    UPDATE outbox_total
+    SET sends = sends - 1, high = high - (OLD.cost >> 32), low = low - (OLD.cost & 4294967295)
+    WHERE operation = OLD.operation AND since < OLD.at
+      AND name IN ('', 'tenant:' || OLD.tenant_id, 'run:' || OLD.run);
+    DELETE FROM outbox_total
+    WHERE operation = OLD.operation AND sends <= 0
+      AND name IN ('tenant:' || OLD.tenant_id, 'run:' || OLD.run);
+END;
+
+CREATE TRIGGER main.outbox_spend_update AFTER UPDATE ON outbox_spend
+BEGIN
+    UPDATE outbox_total
+    SET sends = sends + (since < NEW.at) - (since < OLD.at),
+        high = high + (since < NEW.at) * (NEW.cost >> 32) - (since < OLD.at) * (OLD.cost >> 32),
+        low = low + (since < NEW.at) * (NEW.cost & 4294967295)
+              - (since < OLD.at) * (OLD.cost & 4294967295)
+    WHERE operation = NEW.operation
+      AND name IN ('', 'tenant:' || NEW.tenant_id, 'run:' || NEW.run);
 END;
 
 -- When a row leaves the line of its key, the first one left may act; but a row that was passed
@@ -596,6 +669,7 @@ BEGIN
     DELETE FROM outbox_unrecorded WHERE id = OLD.id;
     DELETE FROM outbox_binding WHERE id = OLD.id;
     DELETE FROM outbox_revision WHERE id = OLD.id;
+    DELETE FROM outbox_run WHERE id = OLD.id;
 END;
 
 -- INSERT OR REPLACE would delete without asking the delete guard.

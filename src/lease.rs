@@ -12,8 +12,9 @@ use crate::core::millis;
 pub(crate) struct Lease {
     expires_at: AtomicI64,
     clock: Arc<dyn Clock>,
-    /// When a worker began. Monotonic, so that a machine that slept did not work meanwhile.
-    began: OnceLock<Instant>,
+    /// When a worker began: monotonic, so that a machine that slept did not work meanwhile, and by
+    /// the outbox's clock.
+    began: OnceLock<(Instant, i64)>,
 }
 
 impl Lease {
@@ -42,12 +43,17 @@ impl Lease {
 
     /// Notes when a worker began.
     pub fn begin(&self, at: Instant) {
-        self.began.get_or_init(|| at);
+        self.began.get_or_init(|| (at, self.now()));
     }
 
     /// When a worker began, or `None` while the delivery waits for one.
     pub fn began(&self) -> Option<Instant> {
-        self.began.get().copied()
+        self.began.get().map(|(at, _)| *at)
+    }
+
+    /// When a worker began, by the outbox's clock.
+    pub fn sent_at(&self) -> Option<i64> {
+        self.began.get().map(|(_, at)| *at)
     }
 
     /// Marks the lease as lost: another claim of the row may exist.

@@ -7,8 +7,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::utc;
 use super::word::words;
+use super::{millis, utc};
 
 /// A number of sends, or an amount of cost, in a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +26,7 @@ words! {
     pub(crate) enum Scope, "scope" {
         Operation = "operation",
         Tenant = "tenant",
+        Run = "run",
     }
 }
 
@@ -34,6 +35,8 @@ words! {
     pub(crate) enum Kind, "kind" {
         Sends = "sends",
         Cost = "cost",
+        /// Sends too, spread evenly over the window by the bucket of the rate.
+        Rate = "rate",
     }
 }
 
@@ -41,7 +44,7 @@ impl Kind {
     /// How much one send of this cost takes from a budget of this kind.
     pub const fn weight(self, cost: i64) -> i64 {
         match self {
-            Self::Sends => 1,
+            Self::Sends | Self::Rate => 1,
             Self::Cost => cost,
         }
     }
@@ -57,11 +60,19 @@ impl Budget {
     /// The name by which the budget is configured.
     pub const fn name(&self) -> &'static str {
         match (self.scope, self.kind) {
+            (_, Kind::Rate) => "rate",
             (Scope::Operation, Kind::Sends) => "max_per",
             (Scope::Operation, Kind::Cost) => "max_cost",
             (Scope::Tenant, Kind::Sends) => "max_per_tenant",
             (Scope::Tenant, Kind::Cost) => "max_cost_per_tenant",
+            (Scope::Run, Kind::Sends) => "max_per_run",
+            (Scope::Run, Kind::Cost) => "max_cost_per_run",
         }
+    }
+
+    /// Whether the two count the same sends in windows of the same length.
+    pub fn is_like(&self, other: &Self) -> bool {
+        (self.scope, self.kind, self.window_ms) == (other.scope, other.kind, other.window_ms)
     }
 
     /// Entries later than this are in the window.
@@ -86,6 +97,17 @@ impl Budget {
         if weight == 0 { 0 } else { spent.saturating_sub(self.amount).saturating_add(weight) }
     }
 
+    /// When an attempt that is claimed at `now` counts until it has reported: where costs are
+    /// added up, at the last time at which it may have its effect.
+    pub fn enters(budgets: &[Self], cost: i64, now: i64, time_limit: Duration) -> i64 {
+        if counts_cost(budgets, cost) { now.saturating_add(millis(time_limit)) } else { now }
+    }
+
+    /// When an attempt counts that began at `sent_at` and has reported at `now`.
+    pub fn reported(budgets: &[Self], cost: i64, sent_at: i64, now: i64) -> i64 {
+        if counts_cost(budgets, cost) { now } else { sent_at }
+    }
+
     /// When enough of the entries have left the window to free this much. The entries are those in
     /// the window, oldest first, as their time and their weight.
     pub fn frees_at<E>(
@@ -104,6 +126,22 @@ impl Budget {
         }
         Ok(last)
     }
+}
+
+fn counts_cost(budgets: &[Budget], cost: i64) -> bool {
+    cost > 0 && budgets.iter().any(|budget| budget.kind == Kind::Cost)
+}
+
+/// All budgets of both, and of two that are alike the smaller.
+pub(crate) fn stricter(stored: &[Budget], own: &[Budget]) -> Vec<Budget> {
+    let mut all: Vec<Budget> = Vec::new();
+    for budget in stored.iter().chain(own) {
+        match all.iter_mut().find(|other| other.is_like(budget)) {
+            Some(other) => other.amount = other.amount.min(budget.amount),
+            None => all.push(*budget),
+        }
+    }
+    all
 }
 
 impl fmt::Display for Budget {
@@ -132,22 +170,22 @@ pub(crate) enum Fit {
     Fits,
     /// The row costs more than the whole of this budget.
     Never(Budget),
-    /// The row's tenant has used up its own budget; rows of other tenants go on.
+    /// The row's tenant or agent run has used up its own budget; rows of others go on.
     PutOff(UsedUp),
     /// The operation's budget is used up, or has too little left for this row. Later rows wait
     /// behind the row even if they fit, or a row that costs much would never go.
     Waits(UsedUp),
 }
 
-/// The verdict on a row that does not fit these budgets: the last to free counts, and a tenant's
-/// comes before the operation's, since it must not hold up rows of other tenants.
+/// The verdict on a row that does not fit these budgets: the last to free counts, and one of a
+/// tenant or run comes before the operation's, since it must not hold up rows of others.
 pub(crate) fn judge(used_up: &[UsedUp]) -> Fit {
-    let last_of = |scope| {
-        let of_scope = used_up.iter().filter(|used| used.budget.scope == scope);
+    let last_of = |is_whole: bool| {
+        let of_scope = used_up.iter().filter(|u| (u.budget.scope == Scope::Operation) == is_whole);
         of_scope.max_by_key(|used| used.until).copied()
     };
-    match (last_of(Scope::Tenant), last_of(Scope::Operation)) {
-        (Some(tenant), _) => Fit::PutOff(tenant),
+    match (last_of(false), last_of(true)) {
+        (Some(part), _) => Fit::PutOff(part),
         (None, Some(operation)) => Fit::Waits(operation),
         (None, None) => Fit::Fits,
     }

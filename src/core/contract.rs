@@ -157,18 +157,24 @@ pub struct StoredContract {
     /// At most so many sends in such a time, over all relays.
     #[cfg_attr(feature = "serde", serde(flatten, serialize_with = "json::rate"))]
     pub rate: Option<(u32, Duration)>,
-    /// At most so many sends in any stretch of such a time, over all relays.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "json::budget"))]
-    pub max_per: Option<(u64, Duration)>,
+    /// At most so many sends in any stretch of such a time, over all relays; all of them hold.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::budgets"))]
+    pub max_per: Vec<(u64, Duration)>,
     /// At most so much cost in any stretch of such a time, over all relays.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "json::budget"))]
-    pub max_cost: Option<(u64, Duration)>,
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::budgets"))]
+    pub max_cost: Vec<(u64, Duration)>,
     /// The same as `max_per`, for each tenant.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "json::budget"))]
-    pub max_per_tenant: Option<(u64, Duration)>,
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::budgets"))]
+    pub max_per_tenant: Vec<(u64, Duration)>,
     /// The same as `max_cost`, for each tenant.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "json::budget"))]
-    pub max_cost_per_tenant: Option<(u64, Duration)>,
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::budgets"))]
+    pub max_cost_per_tenant: Vec<(u64, Duration)>,
+    /// The same as `max_per`, for each agent run.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::budgets"))]
+    pub max_per_run: Vec<(u64, Duration)>,
+    /// The same as `max_cost`, for each agent run.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::budgets"))]
+    pub max_cost_per_run: Vec<(u64, Duration)>,
     /// Who or what has paused the operation. Its intents wait then, and use up nothing.
     pub paused: Option<PauseKind>,
     /// When the pause ends, or when the next intent may try whether it can, in UTC milliseconds;

@@ -107,6 +107,8 @@ pub struct Filter {
     pub operation: Option<String>,
     /// Only this tenant.
     pub tenant: Option<String>,
+    /// Only the intents that name this agent run in their header.
+    pub run: Option<String>,
     /// Only this entity.
     pub entity: Option<String>,
     /// Only intents created at or after this time, in UTC milliseconds.
@@ -130,6 +132,9 @@ setters! {
 
     /// Only intents of this tenant.
     pub fn tenant(tenant: impl Into<String>) => tenant = Some(tenant.into());
+
+    /// Only intents that name this agent run in their header, `x-agent-run`.
+    pub fn run(run: impl Into<String>) => run = Some(run.into());
 
     /// Only intents on this entity.
     pub fn entity(entity: impl Into<String>) => entity = Some(entity.into());

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::budget::{Left, UsedUp};
+use super::budget::{Budget, Kind, Left, Scope, UsedUp};
 use super::hold::{Heard, Hold, Lesson, THROTTLE_MAX_MS};
 use super::outcome::{Failure, Outcome};
 use super::pause::{Pause, PauseKind};
@@ -42,6 +42,20 @@ pub(crate) struct Limits {
     pub rate: Option<Rate>,
 }
 
+impl Limits {
+    /// The limits that hold where both are to: of each the smaller.
+    pub fn stricter(self, other: Self) -> Self {
+        let both = (self.rate, other.rate);
+        Self {
+            max_in_flight: match (self.max_in_flight, other.max_in_flight) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            },
+            rate: if let (Some(a), Some(b)) = both { Some(a.slower(b)) } else { both.0.or(both.1) },
+        }
+    }
+}
+
 /// A number of sends in a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rate {
@@ -50,13 +64,32 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    /// How many sends the bucket holds at most, and how many it gains in each time. It holds a
-    /// twentieth of a second's worth, and at least one. What it holds beyond one it gains less, so
-    /// that no stretch of such a time, wherever it begins, has more sends than the rate says.
-    fn bucket(self) -> (i128, i128) {
-        let count = i128::from(self.count.max(1));
-        let holds = (count * 50 / self.period_ms()).clamp(1, count);
-        (holds, count - holds + 1)
+    /// How much the bucket holds at most, in thousandths of a send: one, and what comes in a
+    /// fortieth of the time (at most [`SLACK_MS`]), so that a relay that looks a little late loses
+    /// nothing. No stretch of the time has more sends than the rate says because the ledger counts
+    /// them as well.
+    fn bucket(self) -> i128 {
+        let slack = (self.period_ms() / 40).clamp(1, SLACK_MS);
+        1000 + self.gains(slack).min(i128::from(self.count.max(1)) * 1000)
+    }
+
+    /// The gain of the bucket in so many milliseconds, in thousandths of a send.
+    fn gains(self, ms: i128) -> i128 {
+        ms * i128::from(self.count.max(1)) * 1000 / self.period_ms()
+    }
+
+    /// The one of the two that lets fewer through in the long run, and else at once.
+    fn slower(self, other: Self) -> Self {
+        let speed = |a: Self, b: Self| i128::from(a.count) * b.period_ms();
+        let both = (speed(self, other), self.count).cmp(&(speed(other, self), other.count));
+        if both.is_le() { self } else { other }
+    }
+
+    /// The rate as a budget of sends.
+    pub fn budget(self) -> Budget {
+        let window_ms = millis(self.per).max(1);
+        let (scope, kind) = (Scope::Operation, Kind::Rate);
+        Budget { scope, kind, amount: self.count.max(1).into(), window_ms }
     }
 
     fn period_ms(self) -> i128 {
@@ -65,24 +98,26 @@ impl Rate {
 
     /// The content of the bucket at `now`, in thousandths of a send.
     fn filled(self, bucket: Option<(i64, i64)>, now: i64) -> i64 {
-        let (holds, gains) = self.bucket();
-        let most = holds * 1000;
+        let most = self.bucket();
         // After the clock was set back, the time in the file says nothing.
         let Some((left, at)) = bucket.filter(|&(_, at)| at <= now) else {
             return i64::try_from(most).unwrap_or(i64::MAX);
         };
-        let gained = i128::from(now.saturating_sub(at)) * gains * 1000 / self.period_ms();
+        let gained = self.gains(now.saturating_sub(at).into());
         i64::try_from((i128::from(left) + gained).min(most)).unwrap_or(i64::MAX)
     }
 
     /// When the bucket, as it is, holds a whole send.
     fn next_at(self, left: i64, now: i64) -> i64 {
         let missing = i128::from((1000 - left).max(0));
-        let gains = self.bucket().1 * 1000;
+        let gains = i128::from(self.count.max(1)) * 1000;
         let wait = (missing * self.period_ms() + gains - 1) / gains;
         now.saturating_add(i64::try_from(wait).unwrap_or(i64::MAX).max(1))
     }
 }
+
+/// The bucket of a rate holds what comes in this time at most, beside one send.
+const SLACK_MS: i128 = 50;
 
 /// Whether rows of an operation may be claimed now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -205,7 +240,9 @@ pub(crate) fn gate(flow: &FlowControl, in_flight: usize, left: &Left, now: i64) 
     }
     // A probe is a send like any other.
     if let Some(used_up) = left.used_up {
-        return closed(Some(used_up.until), Closed::Budget(used_up));
+        let is_rate = used_up.budget.kind == Kind::Rate;
+        let why = if is_rate { Closed::Rate } else { Closed::Budget(used_up) };
+        return closed(Some(used_up.until), why);
     }
     if must_probe {
         return Gate::Probe((1 << flow.probes.min(PASSED_OVER_MAX)) - 1);
@@ -277,7 +314,7 @@ impl FlowControl {
 
     /// Takes sends out of the bucket.
     pub fn take(&mut self, count: usize, now: i64) {
-        if let Some(rate) = self.limits.rate {
+        if let Some(rate) = self.limits.rate.filter(|_| count > 0) {
             let taken = i64::try_from(count).unwrap_or(i64::MAX).saturating_mul(1000);
             let left = rate.filled(self.bucket, now).saturating_sub(taken);
             self.bucket = Some((left, now));

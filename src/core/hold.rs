@@ -1,6 +1,7 @@
 //! A hold: what stops one domain of an operation, by what it was learnt, and when it is tried
 //! again. Other domains of the operation go on.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::backoff::{Backoff, Jitter};
@@ -147,8 +148,12 @@ impl Hold {
     /// Whether this row may be sent at `now`.
     pub fn admits(&self, id: i64, now: i64) -> Admission {
         match self.cause {
-            None => Admission::Free,
-            Some(Cause::Budget) if self.is_over(now) => Admission::Free,
+            // The ledger says whether the row fits what is left.
+            None | Some(Cause::Budget) => Admission::Free,
+            Some(Cause::Operator) if self.until.is_some_and(|until| until <= now) => {
+                Admission::Free
+            }
+            Some(Cause::Operator) => Admission::Behind,
             Some(_) => match self.probe {
                 Some((probe, _)) if probe == id => Admission::Probe,
                 None if self.is_over(now) => Admission::Probe,
@@ -166,7 +171,6 @@ impl Hold {
     pub fn lets_through(&self) -> usize {
         match self.cause {
             None => 1 << self.probes.min(DOUBLINGS_MAX),
-            Some(Cause::Budget) => 1 << DOUBLINGS_MAX,
             Some(_) => usize::from(self.probe.is_none()),
         }
     }
@@ -319,13 +323,17 @@ impl StoredHold {
             Cause::Breaker => "attempts in a row failed",
             Cause::Throttled => "it asked to be left alone",
             Cause::Auth => "the credentials were refused",
+            Cause::Operator => "a person has paused it",
             Cause::Budget => "its budget is used up",
             Cause::Lost => "their process died with them, more than once",
             Cause::Offline => "the machine has no network",
         };
         let by = self.culprit.map_or_else(String::new, |id| format!(" (intent {id} last)"));
         let then = match (self.cause, self.until.map(utc)) {
-            (Cause::Throttled | Cause::Budget, Some(until)) => format!("until {until}"),
+            (Cause::Throttled | Cause::Budget | Cause::Operator, Some(until)) => {
+                format!("until {until}")
+            }
+            (Cause::Operator, None) => "until it is resumed".into(),
             (_, Some(until)) => format!("one intent tries again at {until}"),
             _ => "the next intent that comes due tries again".into(),
         };
@@ -351,6 +359,32 @@ impl Cause {
             },
             _ => PauseKind::Breaker.probe_backoff(),
         }
+    }
+}
+
+/// A part of an operation's intents that a person pauses while the others go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Part {
+    /// The intents of this tenant.
+    Tenant(String),
+    /// The intents that name this agent run in their header.
+    Run(String),
+}
+
+impl Part {
+    pub(crate) fn domain(&self) -> (Domain, &str) {
+        match self {
+            Self::Tenant(name) => (Domain::Tenant, name),
+            Self::Run(name) => (Domain::Run, name),
+        }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (domain, name) = self.domain();
+        write!(f, "{domain} {name:?}")
     }
 }
 
@@ -383,6 +417,8 @@ words! {
         Throttled = "throttled",
         /// The downstream refused the credentials.
         Auth = "auth",
+        /// A person has paused it.
+        Operator = "operator",
         /// A budget is used up.
         Budget = "budget",
         /// Suspects are tried one at a time.

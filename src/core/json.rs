@@ -23,9 +23,9 @@ pub(crate) fn rate<S: Serializer>(
     map.end()
 }
 
-/// A budget: an amount in any stretch of time of a length.
-pub(crate) fn budget<S: Serializer>(
-    budget: &Option<(u64, Duration)>,
+/// Budgets: amounts in any stretch of times of a length.
+pub(crate) fn budgets<S: Serializer>(
+    budgets: &[(u64, Duration)],
     to: S,
 ) -> Result<S::Ok, S::Error> {
     #[derive(serde::Serialize)]
@@ -33,8 +33,9 @@ pub(crate) fn budget<S: Serializer>(
         amount: u64,
         window_ms: i64,
     }
-    let named = budget.map(|(amount, window)| Budget { amount, window_ms: millis(window) });
-    named.serialize(to)
+    to.collect_seq(
+        budgets.iter().map(|&(amount, window)| Budget { amount, window_ms: millis(window) }),
+    )
 }
 
 /// A number for each status, under its word.

@@ -23,6 +23,7 @@ pub(crate) mod intent;
 #[cfg(feature = "serde")]
 pub(crate) mod json;
 pub(crate) mod key;
+pub(crate) mod limit;
 #[cfg_attr(not(feature = "http"), allow(dead_code))]
 pub(crate) mod lookup;
 pub(crate) mod outcome;

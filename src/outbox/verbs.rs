@@ -6,6 +6,8 @@ use std::time::Duration;
 use rusqlite::Connection;
 
 use super::Outbox;
+use crate::core::hold::Part;
+use crate::core::limit::Limit;
 use crate::core::{Actor, Filter, Intent, Receipt, Resolution, Status, millis};
 use crate::error::Result;
 use crate::event::Event;
@@ -14,7 +16,7 @@ use crate::store::Enqueued;
 use crate::store::tables::pause;
 use crate::store::verbs::replay::{self, Again};
 use crate::store::verbs::revise::{self, Revised};
-use crate::store::verbs::{resolve, withdraw};
+use crate::store::verbs::{limit, part, resolve, withdraw};
 
 impl Outbox {
     /// Withdraws an intent in the caller's open transaction, if it definitely was not applied.
@@ -178,6 +180,80 @@ impl Outbox {
         let was_paused = pause::resume(&mut conn, operation, &actor.into(), self.now())?;
         self.wake();
         Ok(was_paused)
+    }
+
+    /// Pauses the intents of one tenant or agent run, of one operation or of all that are
+    /// registered, for a time or until [`resume_part`](Self::resume_part). Those of others go on.
+    ///
+    /// # Errors
+    /// As [`pause`](Self::pause).
+    pub fn pause_part(
+        &self,
+        part: &Part,
+        operation: Option<&str>,
+        length: Option<Duration>,
+        actor: impl Into<Actor>,
+    ) -> Result<()> {
+        let (actor, now) = (actor.into(), self.now());
+        let until = length.map(|length| now.saturating_add(millis(length)));
+        let mut conn = self.connection("pause_part")?;
+        part::pause(&mut conn, part, operation, until, &actor, now)
+    }
+
+    /// Ends the pause of a tenant's or a run's intents: they are let through one, then two, then
+    /// four at a time. Returns whether there was one.
+    ///
+    /// # Errors
+    /// As [`pause`](Self::pause).
+    pub fn resume_part(
+        &self,
+        part: &Part,
+        operation: Option<&str>,
+        actor: impl Into<Actor>,
+    ) -> Result<bool> {
+        let mut conn = self.connection("resume_part")?;
+        let was_paused = part::resume(&mut conn, part, operation, &actor.into(), self.now())?;
+        self.wake();
+        Ok(was_paused)
+    }
+
+    /// Cancels everything that matches and is pending or in flight, or in the status that the
+    /// filter names, as [`request_cancel`](Self::request_cancel) does, in transactions of 500.
+    /// Returns each intent that matched, and its status then or why it may not be.
+    ///
+    /// # Errors
+    /// The file cannot be written. Intents that were cancelled before stay so.
+    pub fn cancel_all(
+        &self,
+        filter: &Filter,
+        actor: impl Into<Actor>,
+    ) -> Result<Vec<(i64, Result<Status>)>> {
+        let mut conn = self.connection("cancel_all")?;
+        withdraw::cancel_all(&mut conn, filter, &actor.into(), self.now())
+    }
+
+    /// Whether the file takes only intents of operations that a relay has registered; an enqueue of
+    /// another one is refused then, also a plain INSERT. Off by default.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn only_registered(&self, is_on: bool, actor: impl Into<Actor>) -> Result<()> {
+        let mut conn = self.connection("only_registered")?;
+        limit::only_registered(&mut conn, is_on, &actor.into(), self.now())
+    }
+
+    /// Sets limits of an operation in place of those that are stored, for every relay on the file:
+    /// also higher ones, which a relay's configuration cannot. An event of the operation names the
+    /// actor. Where a relay is configured with a smaller number, that holds from its next start on.
+    ///
+    /// # Errors
+    /// `NotFound` where no relay has registered the operation; `Invalid` names a limit that lets
+    /// nothing through.
+    pub fn limit(&self, operation: &str, limits: &[Limit], actor: impl Into<Actor>) -> Result<()> {
+        let mut conn = self.connection("limit")?;
+        limit::limit(&mut conn, operation, limits, &actor.into(), self.now())?;
+        self.wake();
+        Ok(())
     }
 
     /// Gives one dead intent, or one that needs review and is safe to repeat, another round: the

@@ -104,21 +104,27 @@ impl Capacity {
         let held = self.held[lane.place];
         let others = self.taken - held.max(self.reserve);
         let left = self.held_max.saturating_sub(others).saturating_sub(held);
-        let ahead = match lane.rules.policy.promise.downstream {
-            Downstream::Unprotected if self.keeps_back(lane) => 0,
+        let is_unprotected = lane.rules.policy.promise.downstream == Downstream::Unprotected;
+        let ahead = if is_unprotected && self.keeps_back(lane) {
+            0
+        } else if lane.starts_at_once() {
             // A claim means "about to be sent": a row that waited in the queue when its process
             // died would be in doubt for nothing.
-            Downstream::Unprotected => self.idle(),
-            Downstream::DeduplicatesByKey { .. } => {
-                let ahead = self.workers.saturating_mul(lane.attempts_ahead());
-                self.workers.saturating_add(ahead).saturating_sub(held)
-            }
+            self.starts(lane)
+        } else {
+            let ahead = self.workers.saturating_mul(lane.attempts_ahead());
+            self.workers.saturating_add(ahead).saturating_sub(held)
         };
         // Rows that would wait behind more urgent ones are not claimed before them.
         let is_outranked = self.waiting > Some(lane.priority);
         let ahead = if is_outranked { ahead.min(self.idle()) } else { ahead };
         let own = lane.max_in_flight.unwrap_or(usize::MAX).saturating_sub(held);
         ahead.min(own).min(left).min(self.batch)
+    }
+
+    /// How many more rows of this lane would find a worker at once.
+    pub fn starts(&self, lane: &Lane) -> usize {
+        self.idle().min(lane.workers_max().saturating_sub(self.held[lane.place]))
     }
 
     /// How many more lookups of this lane may be claimed: no more than workers are idle.

@@ -104,8 +104,10 @@ impl Claims<'_> {
         } else if self.capacity.suspect_waits == Some(lane.place) {
             self.capacity.suspect_waits = None;
         }
+        lane.set_limited(claimed.is_limited);
         let is_full = count == limit || self.capacity.bytes_left == 0;
-        self.found.more |= is_full || claimed.is_unfinished;
+        // The next row of a limited operation comes due when the limit says so.
+        self.found.more |= is_full || claimed.is_unfinished || claimed.is_limited;
         Ok(())
     }
 
@@ -131,6 +133,7 @@ impl Claims<'_> {
         ClaimRequest {
             rules: &lane.rules,
             limit,
+            starts: self.capacity.starts(lane),
             bytes: self.capacity.bytes_left,
             shard: self.shard,
             lease_ms: self.lease_ms,

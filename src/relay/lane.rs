@@ -1,7 +1,7 @@
 //! An operation inside a relay: its rules, its handler, and how long an attempt takes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::operation::Operation;
@@ -19,6 +19,8 @@ pub(super) struct Lane {
     pub max_in_flight: Option<usize>,
     /// Whether its handler could end this process.
     pub is_in_process: bool,
+    /// Whether the operation has a rate or budgets, as the last claim found it.
+    is_limited: AtomicBool,
     workers_max: AtomicUsize,
     stuck: AtomicIsize,
     /// A moving average of how long one attempt takes, in nanoseconds.
@@ -38,6 +40,7 @@ impl Lane {
             handler: Arc::clone(&operation.handler),
             priority: operation.priority,
             max_in_flight: operation.contract.limits.max_in_flight,
+            is_limited: AtomicBool::new(false),
             workers_max: AtomicUsize::new(0),
             stuck: AtomicIsize::new(0),
             // Nothing is known yet: as if one attempt filled the whole queue time.
@@ -61,6 +64,17 @@ impl Lane {
     pub fn attempts_ahead(&self) -> usize {
         let average = self.average_ns.load(Ordering::Relaxed).max(1);
         usize::try_from(nanos(QUEUE_AHEAD) / average).unwrap_or(usize::MAX)
+    }
+
+    /// Whether only rows that can start at once may be claimed: what waits in the queue would be
+    /// sent in one burst, long after it was counted.
+    pub fn starts_at_once(&self) -> bool {
+        self.is_limited.load(Ordering::Relaxed)
+            || self.rules.policy.promise.downstream == Downstream::Unprotected
+    }
+
+    pub fn set_limited(&self, is_limited: bool) {
+        self.is_limited.store(is_limited, Ordering::Relaxed);
     }
 
     /// How many workers that come back may be busy with this lane at once.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::core::limit::Bounds;
 use crate::core::setters::setters;
 use crate::core::{
     Backoff, Budget, Downstream, Finding, Kind, Limits, OnDead, Outcome, Policy, Promise, Rate,
@@ -88,9 +89,10 @@ impl Operation {
     /// and over restarts: a budget, stored in the file and checked in the claim. When the budget is
     /// used up, the operation waits until the oldest send is `per` ago.
     ///
-    /// A send counts from its claim. It is refunded if nothing was applied for certain, and stays
-    /// counted if that is not known. The relay that registers last decides; one that sets no budget
-    /// leaves those that are stored. Defaults to no limit.
+    /// A send is refunded if nothing was applied for certain, and stays counted if that is not
+    /// known. Budgets over different times all hold, and of two over the same time the smaller,
+    /// whichever relay asked for it, until `outbox limit` or
+    /// [`weaken_stored_contract`](Self::weaken_stored_contract) sets another. Defaults to no limit.
     pub fn max_per(self, count: u32, per: Duration) -> Self {
         self.budget(Scope::Operation, Kind::Sends, count.into(), per)
     }
@@ -98,7 +100,8 @@ impl Operation {
     /// Intents of at most `amount` [`cost`](crate::Intent::cost) together in any stretch of time as
     /// long as `per`; otherwise as [`max_per`](Self::max_per). An intent that does not fit what is
     /// left waits, and later ones wait behind it. An intent that costs more than the whole budget
-    /// needs review. Retries of an intent cost nothing more. Defaults to no limit.
+    /// needs review. Where the downstream deduplicates, an intent's cost counts once, from its last
+    /// request. Defaults to no limit.
     pub fn max_cost(self, amount: u64, per: Duration) -> Self {
         self.budget(Scope::Operation, Kind::Cost, amount, per)
     }
@@ -115,11 +118,24 @@ impl Operation {
         self.budget(Scope::Tenant, Kind::Cost, amount, per)
     }
 
+    /// A budget as [`max_per_tenant`](Self::max_per_tenant), for each agent run: the value of the
+    /// header that names it, `x-agent-run`. Intents that name none are not counted. Defaults to no
+    /// limit.
+    pub fn max_per_run(self, count: u32, per: Duration) -> Self {
+        self.budget(Scope::Run, Kind::Sends, count.into(), per)
+    }
+
+    /// A budget as [`max_cost`](Self::max_cost), for each agent run, as
+    /// [`max_per_run`](Self::max_per_run). Defaults to no limit.
+    pub fn max_cost_per_run(self, amount: u64, per: Duration) -> Self {
+        self.budget(Scope::Run, Kind::Cost, amount, per)
+    }
+
     fn budget(mut self, scope: Scope, kind: Kind, amount: u64, per: Duration) -> Self {
         // An amount beyond the range of the file could never be reached.
         let amount = i64::try_from(amount).unwrap_or(i64::MAX);
         let budget = Budget { scope, kind, amount, window_ms: millis(per) };
-        self.budgets.retain(|other| (other.scope, other.kind) != (scope, kind));
+        self.budgets.retain(|other| !other.is_like(&budget));
         self.budgets.push(budget);
         self
     }
@@ -193,22 +209,12 @@ impl Operation {
 
     fn check_settings(&self) -> Result<()> {
         let Contract { attempts_max, limits, .. } = &self.contract;
-        let zero = [
-            ("max_attempts", *attempts_max == Some(0)),
-            ("max_in_flight", limits.max_in_flight == Some(0)),
-            ("max_lookups", self.max_lookups == 0),
-        ];
+        let zero =
+            [("max_attempts", *attempts_max == Some(0)), ("max_lookups", self.max_lookups == 0)];
         if let Some((name, _)) = zero.into_iter().find(|(_, is_zero)| *is_zero) {
             return Err(Error::invalid(name, "must be 1 or more"));
         }
-        if limits.rate.is_some_and(|rate| rate.count == 0 || rate.per.is_zero()) {
-            return Err(Error::invalid("rate", "must be at least one send in some time"));
-        }
-        if let Some(budget) = self.budgets.iter().find(|b| b.amount < 1 || b.window_ms < 1) {
-            let why = "must be at least 1, in a time of at least a millisecond";
-            return Err(Error::invalid(budget.name(), why));
-        }
-        Ok(())
+        Bounds { limits: *limits, budgets: self.budgets.clone() }.check()
     }
 
     fn check_times(&self, lease: Duration) -> Result<()> {
@@ -256,9 +262,9 @@ setters! {
     pub fn give_up_after(after: Duration) => contract.give_up_after = Some(after);
 
     /// At most `max` deliveries of this operation at once, over all relays on the file. Stored, and
-    /// obeyed also by relays that set none; the last relay that sets one decides, and
-    /// [`weaken_stored_contract`](Self::weaken_stored_contract) without one removes it. Where no
-    /// limit is stored, a relay with several operations keeps one worker free for the others.
+    /// obeyed also by relays that set none; the smaller holds, until `outbox limit` or
+    /// [`weaken_stored_contract`](Self::weaken_stored_contract) sets another. Where no limit is
+    /// stored, a relay with several operations keeps one worker free for the others.
     /// Defaults to what is stored, else to no limit.
     pub fn max_in_flight(max: usize) => contract.limits.max_in_flight = Some(max);
 

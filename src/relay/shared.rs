@@ -48,7 +48,7 @@ impl Shared {
         let Operation { contract: own, budgets, weaken, .. } = operation;
         let now = self.outbox.clock().now();
         let mut conn = self.outbox.store().connection()?;
-        let holds = contract::register(&mut conn, name, own, budgets, *weaken, now)?;
+        let (holds, overruled) = contract::register(&mut conn, name, own, budgets, *weaken, now)?;
         drop(conn);
         if holds.downstream != own.downstream {
             log::warn!(
@@ -57,6 +57,13 @@ impl Shared {
                  relay.toml, or call Operation::weaken_stored_contract",
                 in_words(holds.downstream),
                 in_words(own.downstream)
+            );
+        }
+        if !overruled.is_empty() {
+            log::warn!(
+                "operation {name:?}: stricter limits than the configured {} are stored and hold; \
+                 to replace them, use `outbox limit`, or set weaken_stored_contract = true",
+                overruled.join(", ")
             );
         }
         let mut rules = operation.rules(name);

@@ -4,7 +4,7 @@ use rusqlite::Connection;
 
 use crate::store::query::read;
 use crate::store::relay::{due, leases};
-use crate::store::tables::{audit, budget, candidate, hold, ordering};
+use crate::store::tables::{audit, budget, candidate, hold, ledger, ordering};
 use crate::store::verbs::{enqueue, inbox, revise};
 use crate::store::{standing, transitions};
 
@@ -51,7 +51,8 @@ const MISLEADING: &str = "
         ('outbox_keyed', 'outbox_keyed', '1000000 1000000 1000000 1000000 1000000'),
         ('outbox_spend', 'outbox_spend', '1000000 1000000 1000000 1000000 1000000'),
         ('outbox_spend', 'outbox_spend_tenant', '1000000 1000000 1000000 1000000 1000000'),
-        ('outbox_spend', 'outbox_spend_cost', '2 2'),
+        ('outbox_spend', 'outbox_spend_run', '1000000 1000000 1000000 1000000 1000000'),
+        ('outbox_spend', 'outbox_spend_intent', '1000000 1000000 1000000'),
         ('outbox_budget', 'outbox_budget', '1000000 1000000 1000000 1000000'),
         ('outbox_inbox', 'outbox_inbox', '1000000 1000000 1000000'),
         ('outbox_inbox', 'outbox_inbox_age', '1000000 1000000 1000000 1000000'),
@@ -101,16 +102,19 @@ fn no_hot_statement_scans_or_sorts() {
         ("has_lookup", due::HAS_LOOKUP, "outbox_lease_due"),
         ("next_lookup", due::NEXT_LOOKUP, "outbox_lease_due"),
         ("successor", revise::SUCCESSOR, "sqlite_autoindex_outbox_revision_1"),
-        ("refund_doubt", budget::REFUND_DOUBT, "(operation=? AND at>? AND at<?)"),
-        ("next_cost", budget::NEXT_COST, "outbox_lease_due"),
+        ("refund_doubt", ledger::REFUND_DOUBT, "outbox_spend_intent (id=?)"),
+        ("next_cost", ledger::NEXT_COST, "outbox_lease_due"),
         ("budgets", budget::BUDGETS, "PRIMARY KEY"),
-        ("spent", budget::SPENT, "(operation=? AND at>?)"),
-        ("tenant_spent", budget::TENANT_SPENT, "COVERING INDEX outbox_spend_tenant"),
-        ("entries", budget::ENTRIES, "(operation=? AND at>?)"),
-        ("tenant_entries", budget::TENANT_ENTRIES, "COVERING INDEX outbox_spend_tenant"),
-        ("is_entered", budget::IS_ENTERED, "outbox_spend_cost"),
-        ("forget", budget::FORGET, "(operation=? AND at<?)"),
-        ("refund", budget::REFUND, "(operation=? AND at=? AND id=? AND token=?)"),
+        ("total", ledger::TOTAL, "(operation=? AND name=? AND window_ms=?)"),
+        ("spent", ledger::SPENT, "(operation=? AND at>? AND at<?)"),
+        ("tenant_spent", ledger::TENANT_SPENT, "COVERING INDEX outbox_spend_tenant"),
+        ("run_spent", ledger::RUN_SPENT, "COVERING INDEX outbox_spend_run"),
+        ("entries", ledger::ENTRIES, "(operation=? AND at>?)"),
+        ("tenant_entries", ledger::TENANT_ENTRIES, "COVERING INDEX outbox_spend_tenant"),
+        ("entered", ledger::ENTERED, "outbox_spend_intent (id=?)"),
+        ("give_back", ledger::GIVE_BACK, "outbox_spend_intent (id=?"),
+        ("forget", ledger::FORGET, "(operation=? AND at<?)"),
+        ("refund", ledger::REFUND, "outbox_spend_intent (id=? AND token=?)"),
         ("id_of_key", read::ID_OF_KEY, "sqlite_autoindex_outbox_1"),
         ("id_of_version", enqueue::ID_OF_VERSION, "outbox_version"),
         ("inbox_result", inbox::RESULT, "PRIMARY KEY (source=? AND message_id=?)"),

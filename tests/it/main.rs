@@ -41,6 +41,7 @@ mod policy {
     mod budget;
     mod holds;
     mod origins;
+    mod parts;
     mod refund;
 }
 

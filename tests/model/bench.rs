@@ -172,8 +172,8 @@ impl Bench {
         let holds = register(&mut self.person, name, &own, &[], false, now).expect("a contract");
         Rules {
             operation: name.to_owned(),
-            policy: policy(holds.downstream, setup, operation),
-            on_dead: holds.on_dead(),
+            policy: policy(holds.0.downstream, setup, operation),
+            on_dead: holds.0.on_dead(),
             breaker_after: setup.breaker_after(),
             network: None,
         }

@@ -409,7 +409,7 @@ pub(crate) fn operation_of(delivery: &Delivery) -> usize {
 
 fn request(rules: &Rules, limit: usize, tries_suspects: bool) -> ClaimRequest<'_> {
     let (bytes, shard, lease_ms) = (1 << 20, Shard::ALL, LEASE_MS);
-    ClaimRequest { rules, limit, bytes, shard, lease_ms, tries_suspects }
+    ClaimRequest { rules, limit, starts: limit, bytes, shard, lease_ms, tries_suspects }
 }
 
 fn failure(class: &'static str) -> Failure {

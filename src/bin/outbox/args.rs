@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use sqlite_outbox::{Actor, EventKind, Shard, Status};
 
 use crate::ui::input::{given, parse, parse_duration, parse_since};
@@ -105,7 +105,7 @@ pub enum Command {
     /// Withdraw intents that were definitely not applied, and stop retrying the others
     ///
     /// Exit code 3 if it was too late to withdraw one.
-    Cancel(IntentsArgs),
+    Cancel(CancelArgs),
     /// Print the audit trail of all intents, in the order of commits
     Events(EventsArgs),
     /// Count intents by operation and status
@@ -123,8 +123,8 @@ pub enum Command {
     ///
     /// Its intents wait and use up no attempts; requests on the way are finished.
     Pause {
-        /// The kind of action, such as stripe.charge
-        operation: String,
+        #[command(flatten)]
+        what: PausedArgs,
         /// How long, such as 1h; without it, until the operation is resumed
         #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
         length: Option<Duration>,
@@ -135,13 +135,30 @@ pub enum Command {
     ///
     /// An operation that is not paused is left as it is, with exit code 0.
     Resume {
-        /// The kind of action, such as stripe.charge
-        operation: String,
+        #[command(flatten)]
+        what: PausedArgs,
         #[command(flatten)]
         by: ActorArgs,
     },
+    /// Set the stored limits of an operation, which every relay obeys
+    ///
+    /// Where a relay's configuration says a smaller number, that holds from its next start on.
+    Limit(LimitArgs),
     /// Show the operations that relays have registered: contracts, owners, limits and pauses
-    Operations,
+    Operations {
+        /// Take only intents of operations that a relay has registered; =off takes all again
+        #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true,
+              default_missing_value = "on")]
+        only_registered: Option<Switch>,
+        #[command(flatten)]
+        by: ActorArgs,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
 }
 
 #[derive(Debug, Args)]
@@ -278,6 +295,9 @@ pub struct FilterArgs {
     /// Only this tenant
     #[arg(long)]
     pub tenant: Option<String>,
+    /// Only this agent run, as the header x-agent-run names it
+    #[arg(long)]
+    pub run: Option<String>,
     /// Only this business object
     #[arg(long)]
     pub entity: Option<String>,
@@ -299,7 +319,8 @@ pub struct ListArgs {
 }
 
 /// Flags that choose intents where no ids are given.
-const FILTERS: [&str; 7] = ["status", "operation", "tenant", "entity", "since", "limit", "all"];
+const FILTERS: [&str; 8] =
+    ["status", "operation", "tenant", "run", "entity", "since", "limit", "all"];
 
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
@@ -321,6 +342,34 @@ pub struct ReplayArgs {
     pub dry_run: bool,
     #[command(flatten)]
     pub by: ActorArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct CancelArgs {
+    /// The intents' ids
+    #[arg(value_name = "ID", conflicts_with_all = &FILTERS[..6],
+          required_unless_present_any = &FILTERS[..6])]
+    pub ids: Vec<i64>,
+    /// Conditions instead of ids; only intents that are pending or in flight unless --status says
+    /// otherwise
+    #[command(flatten)]
+    pub filter: FilterArgs,
+    #[command(flatten)]
+    pub by: ActorArgs,
+}
+
+/// An operation, or the intents of one tenant or agent run in it.
+#[derive(Debug, Args)]
+pub struct PausedArgs {
+    /// The kind of action, such as stripe.charge; with --tenant or --run all of them by default
+    #[arg(required_unless_present_any = ["tenant", "run"])]
+    pub operation: Option<String>,
+    /// Only the intents of this tenant
+    #[arg(long, conflicts_with = "run")]
+    pub tenant: Option<String>,
+    /// Only the intents of this agent run, as the header x-agent-run names it
+    #[arg(long)]
+    pub run: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -347,6 +396,46 @@ pub struct FindingArgs {
     /// The intent is given up, whether it was applied or not
     #[arg(long)]
     pub dead: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct LimitArgs {
+    /// The kind of action, such as stripe.charge
+    pub operation: String,
+    #[command(flatten)]
+    pub values: LimitValues,
+    #[command(flatten)]
+    pub by: ActorArgs,
+}
+
+/// The new limits, as relay.toml has them; none removes one.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+pub struct LimitValues {
+    /// At most so many in flight, or none
+    #[arg(long, value_name = "N")]
+    pub max_in_flight: Option<String>,
+    /// At most so many sends in such a time, such as 20/s, or none
+    #[arg(long, value_name = "N/TIME")]
+    pub rate: Option<String>,
+    /// At most so many sends in any stretch of such a time; several, with commas, all hold
+    #[arg(long, value_name = "N/TIME")]
+    pub max_per: Option<String>,
+    /// At most so much cost in any stretch of such a time
+    #[arg(long, value_name = "N/TIME")]
+    pub max_cost: Option<String>,
+    /// The same as --max-per, for each tenant
+    #[arg(long, value_name = "N/TIME")]
+    pub max_per_tenant: Option<String>,
+    /// The same as --max-cost, for each tenant
+    #[arg(long, value_name = "N/TIME")]
+    pub max_cost_per_tenant: Option<String>,
+    /// The same as --max-per, for each agent run
+    #[arg(long, value_name = "N/TIME")]
+    pub max_per_run: Option<String>,
+    /// The same as --max-cost, for each agent run
+    #[arg(long, value_name = "N/TIME")]
+    pub max_cost_per_run: Option<String>,
 }
 
 /// Intents by id, and who does something about them.

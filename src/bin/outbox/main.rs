@@ -13,9 +13,9 @@ use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches};
 use sqlite_outbox::Outbox;
 
-use args::{Cli, Command};
+use args::{Cli, Command, Switch};
 use commands::{confirm, demo, enqueue, events, init, key, list, operations, relay, show, stats};
-use commands::{verbs, why};
+use commands::{limit, verbs, why};
 use ui::failure::{Failure, Result};
 use ui::logging;
 use ui::output::{Out, escape};
@@ -66,11 +66,13 @@ fn dispatch(cli: Cli, is_db_named: bool) -> Result<()> {
         Command::Events(args) => events::run(out, &look()?, &args),
         Command::Stats => stats::run(out, &look()?),
         Command::Why { id, shard } => why::run(out, &look()?, id, shard),
-        Command::Pause { operation, length, by } => {
-            operations::pause(out, &open()?, &operation, length, &by)
+        Command::Pause { what, length, by } => operations::pause(out, &open()?, &what, length, &by),
+        Command::Resume { what, by } => operations::resume(out, &open()?, &what, &by),
+        Command::Limit(args) => limit::run(out, &open()?, &args),
+        Command::Operations { only_registered: Some(switch), by } => {
+            operations::only_registered(out, &open()?, switch == Switch::On, &by)
         }
-        Command::Resume { operation, by } => operations::resume(out, &open()?, &operation, &by),
-        Command::Operations => operations::list(out, &look()?),
+        Command::Operations { .. } => operations::list(out, &look()?),
         Command::Demo => demo::run(out, cli.db.as_deref().filter(|_| is_db_named)),
     }
 }

@@ -109,14 +109,26 @@ fn throttle_lets_more_through_as_time_goes_by() {
 
 #[test]
 fn rate_holds_in_every_window_and_is_used() {
-    for (count, period) in [(20, 1000), (1, 1000), (7, 1000), (100, 1000), (1000, 1000), (300, 900)]
-    {
+    for (count, period) in [
+        (20, 1000),
+        (10, 1000),
+        (1, 1000),
+        (7, 1000),
+        (100, 1000),
+        (1000, 1000),
+        (300, 900),
+        (9, 3000),
+    ] {
         let rate = Rate { count, per: Duration::from_millis(period) };
         let limits = Limits { rate: Some(rate), ..Limits::default() };
         let (mut flow, mut sent) = (FlowControl { limits, ..FlowControl::default() }, Vec::new());
         for ms in 0..5 * period {
             let now = NOW + i64::try_from(ms).expect("small");
-            let room = match gate(&flow, 0, &Left::default(), now) {
+            // The ledger counts what was sent in the last such time.
+            let stretch = usize::try_from(period).expect("small") - 1;
+            let recent: usize = sent.iter().rev().take(stretch).sum();
+            let left = usize::try_from(count).expect("small") - recent;
+            let room = match gate(&flow, 0, &Left { sends: left, used_up: None }, now) {
                 Gate::Open(room) => room,
                 Gate::Closed { until: Some(until), why: Closed::Rate } if until > now => 0,
                 other => panic!("{other:?}"),
@@ -129,7 +141,7 @@ fn rate_holds_in_every_window_and_is_used() {
         let allowed = usize::try_from(count).expect("small");
         assert!(most <= Some(allowed), "{count}: {most:?}");
         let all: usize = sent.iter().sum();
-        assert!(all * 100 >= allowed * 5 * 94, "{count}: {all}");
+        assert!(all * 100 >= allowed * 5 * 95, "{count}: {all}");
     }
 }
 

@@ -2,8 +2,9 @@
 
 use rusqlite::Connection;
 
+use crate::core::StoredContract;
 use crate::core::hold::{Domain, Hold};
-use crate::core::{Budget, Kind, Scope, StoredContract};
+use crate::core::limit::BudgetName;
 use crate::error::Result;
 use crate::store::tables::{budget, contract, hold, pause};
 
@@ -22,9 +23,7 @@ pub(crate) fn operations(conn: &Connection, now: i64) -> Result<Vec<StoredContra
         let holds = holds.iter().filter(concerns).filter_map(Hold::stored).collect();
         let pause = flow.pause;
         let budgets = budget::load(conn, &operation)?;
-        let budget = |scope, kind| {
-            budgets.iter().find(|b| (b.scope, b.kind) == (scope, kind)).map(Budget::as_stored)
-        };
+        let budget = |name: BudgetName| name.among(&budgets);
         operations.push(StoredContract {
             operation,
             downstream: contract.downstream,
@@ -36,10 +35,12 @@ pub(crate) fn operations(conn: &Connection, now: i64) -> Result<Vec<StoredContra
             binds_ids: contract.binds,
             max_in_flight: contract.limits.max_in_flight,
             rate: contract.limits.rate.map(|rate| (rate.count, rate.per)),
-            max_per: budget(Scope::Operation, Kind::Sends),
-            max_cost: budget(Scope::Operation, Kind::Cost),
-            max_per_tenant: budget(Scope::Tenant, Kind::Sends),
-            max_cost_per_tenant: budget(Scope::Tenant, Kind::Cost),
+            max_per: budget(BudgetName::MaxPer),
+            max_cost: budget(BudgetName::MaxCost),
+            max_per_tenant: budget(BudgetName::MaxPerTenant),
+            max_cost_per_tenant: budget(BudgetName::MaxCostPerTenant),
+            max_per_run: budget(BudgetName::MaxPerRun),
+            max_cost_per_run: budget(BudgetName::MaxCostPerRun),
             paused: pause.as_ref().map(|pause| pause.kind),
             paused_until: pause.as_ref().and_then(|pause| pause.until),
             paused_since: pause.as_ref().map(|pause| pause.since),

@@ -136,9 +136,13 @@ pub(crate) fn ids(conn: &Connection, filter: &Filter) -> Result<Vec<i64>> {
     } else {
         format!("SELECT value AS id FROM json_each(:ids) WHERE value IN ({source})")
     };
+    let source = match filter.run {
+        Some(_) => format!("SELECT id FROM main.outbox_run WHERE run = :run AND id IN ({source})"),
+        None => source,
+    };
     let sql = format!(
         "SELECT s.id FROM ({source}) AS s CROSS JOIN main.outbox o ON o.id = s.id
-         WHERE s.id > :after AND :ids IS NOT NULL
+         WHERE s.id > :after AND :ids IS NOT NULL AND (:run IS NULL OR :run <> '')
            AND (:operation IS NULL OR o.operation = :operation)
            AND (:tenant IS NULL OR o.tenant_id = :tenant)
            AND (:entity IS NULL OR o.entity_id = :entity)
@@ -152,6 +156,7 @@ pub(crate) fn ids(conn: &Connection, filter: &Filter) -> Result<Vec<i64>> {
             ":after": filter.after.unwrap_or(0),
             ":operation": filter.operation,
             ":tenant": filter.tenant,
+            ":run": filter.run,
             ":entity": filter.entity,
             ":since": filter.created_since,
             ":limit": filter.limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(i64::MAX)),

@@ -9,8 +9,8 @@ use crate::core::{CLOCK_SLACK_MS, Closed, Fit, Gate, Settled, Shard, Status, Why
 use crate::error::{Error, Result};
 use crate::store::columns;
 use crate::store::statement::query_row;
-use crate::store::tables::budget::{Asking, Ledger};
 use crate::store::tables::hold::holds_on;
+use crate::store::tables::ledger::{Asking, Ledger};
 use crate::store::tables::ordering::{HEAD, OVERTAKEN};
 use crate::store::tables::{candidate, contract, hold, pause, unrecorded};
 
@@ -28,6 +28,9 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<Shard>, now: i64) ->
     if row.status == Status::InFlight {
         let until = row.due_at.unwrap_or(now);
         return Ok(Why::in_flight(&row.owner, row.claimed_at, until, now));
+    }
+    if let Some(held) = row.held_by.map(|held| hold::of_id(&tx, held)).transpose()?.flatten() {
+        return Ok(Why::held(&held));
     }
     let Some(due_at) = row.due_at else {
         return waits_aside(&tx, &row);
@@ -69,15 +72,15 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<Shard>, now: i64) ->
     if let Some(why) = held_back(&tx, &row, due_at, shard, contract.uses_network, now)? {
         return Ok(why);
     }
-    let holds = holds_on(&tx, &row.operation, intent)?;
+    let holds = holds_on(&tx, id, &row.operation, intent)?;
     if let Some(hold) = holds.iter().find(|hold| hold.admits(id, now) == Admission::Behind) {
         return Ok(Why::held(hold));
     }
-    let asking = Asking { id, tenant_id: &intent.tenant_id, cost: intent.cost };
-    if let Some(why) = used_up(&tx, &row.operation, asking, now)? {
-        return Ok(why);
-    }
-    Ok(of_relay(id, shard))
+    let (tenant_id, cost) = (&intent.tenant_id, intent.cost);
+    let asking = Asking { id, tenant_id, cost, deduplicates: promise.deduplicates() };
+    let ledger = Ledger::open(&tx, &row.operation, &contract.limits, now)?;
+    let unfit = of_fit(&row.operation, cost, ledger.fit(&tx, asking)?);
+    Ok(unfit.unwrap_or_else(|| of_relay(id, shard)))
 }
 
 /// The rule of a row that has no due time: behind a hold, or behind others of its ordering key.
@@ -89,14 +92,9 @@ fn waits_aside(conn: &Connection, row: &Waiting) -> Result<Why> {
     })
 }
 
-/// The budget that keeps the row back.
-fn used_up(
-    conn: &Connection,
-    operation: &str,
-    asking: Asking<'_>,
-    now: i64,
-) -> Result<Option<Why>> {
-    Ok(match Ledger::open(conn, operation, now)?.fit(conn, asking)? {
+/// The budget that the row does not fit, where there is one.
+fn of_fit(operation: &str, cost: i64, fit: Fit) -> Option<Why> {
+    match fit {
         Fit::Fits => None,
         Fit::PutOff(used_up) | Fit::Waits(used_up) => {
             let until = Some(used_up.until);
@@ -104,13 +102,12 @@ fn used_up(
         }
         Fit::Never(budget) => {
             let text = format!(
-                "it costs {}, which is more than the whole budget {budget}; the next claim sets it \
-                 aside for a person",
-                asking.cost
+                "it costs {cost}, which is more than the whole budget {budget}; the next claim \
+                 sets it aside for a person"
             );
             Some(Why::new(Rule::Budget, text))
         }
-    })
+    }
 }
 
 /// The rule of a relay that would send the row next: its shard, or none.
@@ -138,7 +135,7 @@ fn held_back(
     flow.end_pause(now);
     // The turn is among the rows that the same relay sees.
     let shard = shard.filter(|shard| shard.holds(row.id)).unwrap_or_default();
-    let left = Ledger::open(conn, operation, now)?.left(conn, shard)?;
+    let left = Ledger::open(conn, operation, &flow.limits, now)?.left(conn, shard)?;
     let network = pause::network(conn, uses_network)?;
     let gates = pause::gates_of(conn, operation, &flow, &left, network.as_ref(), now)?;
     Ok(match if row.own_endpoint { gates.elsewhere } else { gates.configured } {

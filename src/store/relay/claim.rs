@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use rusqlite::named_params;
 
-use crate::core::hold::Hold;
-use crate::core::{Facts, Fit, Gate, Gates, Policy, Shard, Status, UsedUp, decide};
+use crate::core::hold::{Domain, Hold};
+use crate::core::{Facts, Fit, Gate, Gates, Policy, Scope, Shard, Status, UsedUp, decide};
 use crate::error::{Error, Result};
 use crate::event::EventKind;
 use crate::handler::Delivery;
@@ -14,10 +14,10 @@ use crate::store::relay::due::has_due;
 use crate::store::relay::rebase::count_from_now;
 use crate::store::relay::tx::{RelayTx, Rules};
 use crate::store::statement::execute;
-use crate::store::tables::budget::Asking;
 use crate::store::tables::candidate::{
     CANDIDATES, CANDIDATES_CONFIGURED, CANDIDATES_OWN, Candidate, Candidates, read_candidate,
 };
+use crate::store::tables::ledger::{self, Asking};
 use crate::store::transitions::Row;
 
 /// Which rows a relay has room for.
@@ -26,6 +26,8 @@ pub(crate) struct ClaimRequest<'a> {
     pub rules: &'a Rules,
     /// At most this many rows.
     pub limit: usize,
+    /// At most this many, where the operation has a rate or budgets: so many workers are idle.
+    pub starts: usize,
     /// No more rows once their payloads have this many bytes.
     pub bytes: usize,
     /// Only the rows of this shard.
@@ -45,6 +47,8 @@ pub(crate) struct Claimed {
     pub is_unfinished: bool,
     /// A suspect is the next of its operation, and could not be tried now.
     pub suspect_waits: bool,
+    /// The operation has a rate or budgets, so that a claim means: about to be sent.
+    pub is_limited: bool,
 }
 
 /// The result for a single due row.
@@ -52,7 +56,7 @@ pub(super) enum Tried {
     Claimed(Arc<Delivery>),
     /// The row waits for a person, or is settled.
     Parked,
-    /// The row waits aside behind a hold, or until its tenant's budget has something left.
+    /// The row waits aside behind a hold.
     Deferred,
     /// The row does not fit the operation's budget, and no row goes before it.
     Waits,
@@ -96,6 +100,7 @@ impl RelayTx<'_> {
         }
         self.release_held(request)?;
         claimed.suspect_waits = self.release_suspect(request)?;
+        claimed.is_limited = self.is_limited(&request.rules.operation)?;
         let conn = self.conn;
         self.ledger(&request.rules.operation)?.forget(conn)?;
         if gates.tries_network {
@@ -126,8 +131,9 @@ impl RelayTx<'_> {
             return Ok(());
         }
         let before = claimed.deliveries.len();
+        let most = if claimed.is_limited { request.starts } else { usize::MAX };
         let (limit, probe) = match *gate {
-            Gate::Open(limit) => (limit.min(request.limit), None),
+            Gate::Open(limit) => (limit.min(request.limit).min(most), None),
             Gate::Probe(passed_over) => (1, Some(passed_over)),
             Gate::Closed { .. } => return Ok(()),
         };
@@ -312,7 +318,9 @@ impl RelayTx<'_> {
         if may_be_sent && self.waits_aside(candidate.id, &intent, request.rules)? {
             return Ok(Tried::Deferred);
         }
-        let asking = Asking { id: candidate.id, tenant_id: &intent.tenant_id, cost: intent.cost };
+        let deduplicates = policy.promise.deduplicates();
+        let (tenant_id, cost) = (intent.tenant_id.as_str(), intent.cost);
+        let asking = Asking { id: candidate.id, tenant_id, cost, deduplicates };
         let withheld = match decide::decide_before_send(&facts, policy, self.now)
             .or_else(|| decide::decide_used_up(&facts, policy, self.now))
         {
@@ -320,7 +328,7 @@ impl RelayTx<'_> {
             None => match self.ledger(operation)?.fit(conn, asking)? {
                 Fit::Fits => None,
                 Fit::Never(budget) => Some(decide::decide_never_fits(&facts, intent.cost, &budget)),
-                Fit::PutOff(used_up) => return self.defer(candidate.id, used_up),
+                Fit::PutOff(used_up) => return self.defer(asking, operation, &used_up),
                 Fit::Waits(_) => return Ok(Tried::Waits),
             },
         };
@@ -341,7 +349,7 @@ impl RelayTx<'_> {
             ..facts
         };
         self.take(candidate.id, &facts, expires_at, token)?;
-        self.ledger(operation)?.enter(conn, asking, token)?;
+        self.ledger(operation)?.enter(conn, asking, token, policy.promise.time_limit)?;
         self.begin_tries(candidate.id, token, &intent, request)?;
         let lease = Arc::new(Lease::new(expires_at, Arc::clone(&self.clock)));
         Ok(Tried::Claimed(Arc::new(Delivery {
@@ -356,15 +364,13 @@ impl RelayTx<'_> {
         })))
     }
 
-    /// Lets a row wait until its tenant has something left: without a try, without an event.
-    fn defer(&self, id: i64, used_up: UsedUp) -> Result<Tried> {
-        let sql = "UPDATE main.outbox_lease
-                   SET due_at = :until, error_class = 'budget', last_error = :why
-                   WHERE id = :id AND state = 'pending'";
-        let values = named_params! {
-            ":until": used_up.until, ":why": used_up.to_string(), ":id": id,
+    /// Lets a row wait aside until its tenant or run has something left.
+    fn defer(&mut self, row: Asking<'_>, operation: &str, used_up: &UsedUp) -> Result<Tried> {
+        let (domain, name) = match used_up.budget.scope {
+            Scope::Run => (Domain::Run, ledger::run_of(self.conn, row.id)?.unwrap_or_default()),
+            _ => (Domain::Tenant, row.tenant_id.to_owned()),
         };
-        execute(self.conn, sql, values)?;
+        self.wait_for_budget(Hold::new(operation, domain, name), used_up, row.id)?;
         Ok(Tried::Deferred)
     }
 

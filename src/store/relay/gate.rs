@@ -7,7 +7,7 @@ use crate::core::{Actor, Draw, FlowControl, FlowMove, Gates, Heard, Outcome, Sha
 use crate::error::Result;
 use crate::handler::Delivery;
 use crate::store::relay::tx::{RelayTx, Rules};
-use crate::store::tables::budget::{self, Ledger};
+use crate::store::tables::ledger::{self, Ledger};
 use crate::store::tables::pause;
 
 impl RelayTx<'_> {
@@ -50,6 +50,12 @@ impl RelayTx<'_> {
         Ok(gates)
     }
 
+    /// Whether a rate or budgets count the sends of this operation.
+    pub(super) fn is_limited(&mut self, operation: &str) -> Result<bool> {
+        let has_rate = self.flow(operation)?.limits.rate.is_some();
+        Ok(has_rate || self.ledger(operation)?.has_budgets())
+    }
+
     pub(super) fn begin_probe(&mut self, operation: &str, delivery: Option<&Arc<Delivery>>) {
         if let (Some((_, flow)), Some(delivery)) = (self.flows.get_mut(operation), delivery) {
             flow.probe = Some((delivery.id, delivery.token));
@@ -79,7 +85,7 @@ impl RelayTx<'_> {
         Ok(self.flow(&delivery.operation)?.is_failed_probe(&heard)
             || self.network(rules)?.is_some_and(|hold| hold.is_failed_probe(&heard))
             || self
-                .holds_on(&delivery.intent, rules)?
+                .holds_on(delivery.id, &delivery.intent, rules)?
                 .iter()
                 .any(|hold| hold.is_failed_probe(&heard)))
     }
@@ -139,28 +145,39 @@ impl RelayTx<'_> {
         Ok(())
     }
 
-    /// The budgets of an operation as this transaction has left them.
-    pub(super) fn ledger(&mut self, operation: &str) -> Result<&mut Ledger> {
+    /// The budgets and the rate of an operation, and what is spent of them.
+    pub(super) fn ledger(&mut self, operation: &str) -> Result<&Ledger> {
+        let limits = self.flow(operation)?.limits;
         Ok(match self.ledgers.entry(operation.to_owned()) {
             Entry::Occupied(open) => open.into_mut(),
-            Entry::Vacant(closed) => closed.insert(Ledger::open(self.conn, operation, self.now)?),
+            Entry::Vacant(closed) => {
+                closed.insert(Ledger::open(self.conn, operation, &limits, self.now)?.written())
+            }
         })
+    }
+
+    /// Corrects the entry of a claim that has reported to the time that counts.
+    pub(super) fn account(&mut self, delivery: &Delivery) -> Result<()> {
+        let conn = self.conn;
+        if self.ledger(&delivery.operation)?.reported(conn, delivery)? {
+            self.look_again(delivery)?;
+        }
+        Ok(())
     }
 
     /// Refunds a claim that is proven to have applied nothing. An earlier claim of the same intent
     /// keeps its own entry.
     pub(super) fn refund(&mut self, delivery: &Delivery) -> Result<()> {
-        if budget::refund(self.conn, delivery)? {
-            // Cached totals are stale.
-            self.ledgers.remove(&delivery.operation);
+        let conn = self.conn;
+        if self.ledger(&delivery.operation)?.refund(conn, delivery)? {
+            self.look_again(delivery)?;
         }
         Ok(())
     }
 
     /// Refunds every claim since the row is in doubt: none of them was applied.
     pub(super) fn refund_doubt(&mut self, delivery: &Delivery) -> Result<()> {
-        budget::refund_doubt(self.conn, delivery, self.now)?;
-        self.ledgers.remove(&delivery.operation);
-        Ok(())
+        ledger::refund_doubt(self.conn, delivery)?;
+        self.look_again(delivery)
     }
 }

@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use std::collections::btree_map::Entry;
 
 use crate::core::endpoint::{endpoint_name, origin_of};
-use crate::core::hold::{Admission, Domain, Heard, Hold, Lesson};
+use crate::core::hold::{Admission, Cause, Domain, Heard, Hold, Lesson};
 use crate::core::{Draw, Failure, Stopped};
 use crate::error::Result;
 use crate::handler::StoredIntent;
 use crate::store::relay::claim::ClaimRequest;
 use crate::store::relay::tx::{RelayTx, Rules};
 use crate::store::tables::hold::{self, Holds, name_in};
+use crate::store::tables::ledger;
 
 /// So many endpoints of an origin that ask to be left alone speak for the whole origin.
 const THROTTLED_MAX: usize = 3;
@@ -35,6 +36,13 @@ impl RelayTx<'_> {
             let Some(mut hold) = self.find_hold(operation, due.domain, &due.name)? else {
                 continue;
             };
+            if hold.cause == Some(Cause::Budget) {
+                self.release_share(hold, request)?;
+                continue;
+            }
+            if hold.cause == Some(Cause::Operator) {
+                hold.cause = None;
+            }
             let count = hold.lets_through();
             let released = hold::release(self.conn, hold.id, request.shard, count)?;
             if released.is_empty() && count > 0 && hold::waiting(self.conn, hold.id)? > 0 {
@@ -71,7 +79,7 @@ impl RelayTx<'_> {
         rules: &Rules,
     ) -> Result<bool> {
         let mut tries = Vec::new();
-        for hold in self.holds_on(intent, rules)? {
+        for hold in self.holds_on(id, intent, rules)? {
             match hold.admits(id, self.now) {
                 Admission::Free => {}
                 Admission::Probe => tries.push(hold),
@@ -96,7 +104,7 @@ impl RelayTx<'_> {
         intent: &StoredIntent,
         request: &ClaimRequest<'_>,
     ) -> Result<()> {
-        for hold in self.holds_on(intent, request.rules)? {
+        for hold in self.holds_on(id, intent, request.rules)? {
             if hold.cause.is_some() && hold.probe == Some((id, None)) {
                 let until = Some(self.now.saturating_add(request.lease_ms));
                 self.save_hold(Hold { probe: Some((id, Some(token))), until, ..hold })?;
@@ -113,7 +121,7 @@ impl RelayTx<'_> {
         intent: &StoredIntent,
         rules: &Rules,
     ) -> Result<()> {
-        let holds = self.holds_on(intent, rules)?;
+        let holds = self.holds_on(id, intent, rules)?;
         self.end_tries(holds, id)
     }
 
@@ -208,12 +216,21 @@ impl RelayTx<'_> {
     }
 
     /// The holds on the domains of an intent.
-    pub(super) fn holds_on(&mut self, intent: &StoredIntent, rules: &Rules) -> Result<Vec<Hold>> {
+    pub(super) fn holds_on(
+        &mut self,
+        id: i64,
+        intent: &StoredIntent,
+        rules: &Rules,
+    ) -> Result<Vec<Hold>> {
         let operation = &rules.operation;
         let kinds = self.holds(operation)?.kinds.clone();
         let mut found = Vec::new();
         for kind in kinds {
-            if let Some(name) = name_in(kind, intent)
+            let name = match kind {
+                Domain::Run => ledger::run_of(self.conn, id)?,
+                kind => name_in(kind, intent),
+            };
+            if let Some(name) = name
                 && let Some(hold) = self.find_hold(operation, kind, &name)?
             {
                 found.push(hold);

@@ -9,6 +9,7 @@ pub(crate) mod leases;
 pub(crate) mod lookup;
 pub(crate) mod rebase;
 pub(crate) mod record;
+mod shares;
 pub(crate) mod stops;
 mod suspects;
 pub(crate) mod tx;

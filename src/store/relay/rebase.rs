@@ -143,6 +143,8 @@ fn step(conn: &Connection, by: i64, now: i64) -> Result<()> {
             columns.iter().map(|name| format!("{name} = {name} + ?1")).collect();
         conn.execute(&format!("UPDATE main.{table} SET {}", moved.join(", ")), [by])?;
     }
+    // Whatever they have counted, the next claims count once more.
+    execute(conn, "DELETE FROM main.outbox_total", [])?;
     let way = if by > 0 { "forward" } else { "back" };
     let length = Duration::from_millis(by.unsigned_abs());
     log::warn!(
@@ -184,7 +186,10 @@ fn cap(conn: &Connection, is_restart: bool, longest: Longest, now: i64) -> Resul
         ("UPDATE main.outbox_operation SET bucket_at = ?1 WHERE bucket_at > ?1", now),
         // Claims of other processes may have read their clock a little earlier or later.
         (
-            "UPDATE main.outbox_spend SET at = ?1 - 60000 WHERE at > ?1",
+            "UPDATE main.outbox_spend SET at = ?1 - 60000
+             WHERE at > ?1
+               AND NOT EXISTS (SELECT 1 FROM main.outbox_lease l
+                               WHERE l.id = outbox_spend.id AND l.state = 'in_flight')",
             now.saturating_add(CLOCK_SLACK_MS),
         ),
     ] {

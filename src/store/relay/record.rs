@@ -77,6 +77,8 @@ impl RelayTx<'_> {
             // may be using the entry.
             if outcome.is_not_applied() {
                 self.refund(delivery)?;
+            } else {
+                self.account(delivery)?;
             }
         } else if receipt.is_some() || !self.settle_with_late_proof(row, &decision)? {
             self.record_late(row, outcome, &decision)?;

@@ -15,8 +15,8 @@ use crate::handler::StoredIntent;
 use crate::store::relay::stops::Stops;
 use crate::store::schema;
 use crate::store::statement::query_row;
-use crate::store::tables::budget::Ledger;
 use crate::store::tables::hold::Holds;
+use crate::store::tables::ledger::Ledger;
 use crate::store::transitions::{Author, Transitions};
 
 /// A relay's own rules for one operation, before the stored contract is taken into account.
@@ -53,7 +53,7 @@ pub(crate) struct RelayTx<'a> {
     pub(super) token: Option<i64>,
     /// The flow control read so far, by operation: as it was, and as it is now.
     pub(super) flows: BTreeMap<String, (FlowControl, FlowControl)>,
-    /// The budgets read so far and what is spent of them, by operation.
+    /// The budgets read so far, by operation.
     pub(super) ledgers: BTreeMap<String, Ledger>,
     /// The holds read so far, by operation.
     pub(super) holds: BTreeMap<String, Holds>,
@@ -90,6 +90,8 @@ impl<'a> RelayTx<'a> {
         clock: Arc<dyn Clock>,
     ) -> Result<Self> {
         let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
+        // What is entered into a ledger is sent from now on, however long the lock was waited for.
+        let now = now.max(clock.now());
         Ok(Self {
             tx,
             conn,

@@ -17,7 +17,7 @@ use crate::store::relay::leases;
 use crate::store::relay::rebase::{self, Longest};
 use crate::store::relay::tx::{RelayTx, Rules};
 use crate::store::statement::query_row;
-use crate::store::tables::budget::Ledger;
+use crate::store::tables::ledger::Ledger;
 use crate::store::tables::unrecorded::{self, Kept};
 use crate::store::tables::{hold, pause};
 
@@ -100,7 +100,8 @@ impl Writer {
 
     fn gates(&self, rules: &Rules, shard: Shard, now: i64) -> Result<Gates> {
         let flow = pause::load(&self.conn, &rules.operation)?.unwrap_or_default();
-        let left = Ledger::open(&self.conn, &rules.operation, now)?.left(&self.conn, shard)?;
+        let left = Ledger::open(&self.conn, &rules.operation, &flow.limits, now)?;
+        let left = left.left(&self.conn, shard)?;
         let network = pause::network(&self.conn, rules.network.is_some())?;
         pause::gates_of(&self.conn, &rules.operation, &flow, &left, network.as_ref(), now)
     }

@@ -91,6 +91,8 @@ ALTER TABLE main.outbox_meta ADD COLUMN boot_id TEXT;
 ALTER TABLE main.outbox_meta ADD COLUMN wall_ahead INTEGER;
 ALTER TABLE main.outbox_meta ADD COLUMN ahead_from INTEGER;
 ALTER TABLE main.outbox_meta ADD COLUMN ahead_id INTEGER;
+
+-- outbox_unrecorded: outcomes that could not be written.
 CREATE TABLE main.outbox_unrecorded (
     id       INTEGER NOT NULL,
     token    INTEGER NOT NULL,
@@ -100,3 +102,80 @@ CREATE TABLE main.outbox_unrecorded (
     retry_at INTEGER,
     PRIMARY KEY (id, token)
 ) STRICT, WITHOUT ROWID;
+
+ALTER TABLE main.outbox_meta
+    ADD COLUMN only_registered INTEGER NOT NULL DEFAULT 0 CHECK (only_registered IN (0, 1));
+
+CREATE TABLE main.outbox_run (
+    id  INTEGER PRIMARY KEY,
+    run TEXT    NOT NULL
+) STRICT;
+
+INSERT INTO main.outbox_run (id, run)
+SELECT o.id, min(h.value)
+FROM main.outbox o, main.outbox_meta m, json_each(o.headers) h
+WHERE o.headers <> '{}' AND lower(h.key) = m.agent_run_header AND h.value <> ''
+GROUP BY o.id;
+
+-- outbox_budget: one for each window, and for agent runs.
+CREATE TABLE main.outbox_budget_3 (
+    operation TEXT    NOT NULL,
+    scope     TEXT    NOT NULL CHECK (scope IN ('operation', 'tenant', 'run')),
+    kind      TEXT    NOT NULL CHECK (kind IN ('sends', 'cost')),
+    amount    INTEGER NOT NULL CHECK (amount > 0),
+    window_ms INTEGER NOT NULL CHECK (window_ms > 0),
+    PRIMARY KEY (operation, scope, kind, window_ms)
+) STRICT, WITHOUT ROWID;
+
+INSERT INTO main.outbox_budget_3 (operation, scope, kind, amount, window_ms)
+SELECT operation, scope, kind, amount, window_ms FROM main.outbox_budget;
+
+DROP TABLE main.outbox_budget;
+ALTER TABLE main.outbox_budget_3 RENAME TO outbox_budget;
+
+-- outbox_spend: whose agent run a claim was for; and its running totals.
+CREATE TABLE main.outbox_spend_3 (
+    operation TEXT    NOT NULL,
+    at        INTEGER NOT NULL,
+    id        INTEGER NOT NULL,
+    token     INTEGER NOT NULL,
+    tenant_id TEXT    NOT NULL,
+    cost      INTEGER NOT NULL CHECK (cost >= 0),
+    run       TEXT    NOT NULL DEFAULT '',
+    PRIMARY KEY (operation, at, id, token)
+) STRICT, WITHOUT ROWID;
+
+INSERT INTO main.outbox_spend_3 (operation, at, id, token, tenant_id, cost)
+SELECT operation, at, id, token, tenant_id, cost FROM main.outbox_spend;
+
+DROP TABLE main.outbox_spend;
+ALTER TABLE main.outbox_spend_3 RENAME TO outbox_spend;
+
+CREATE TABLE main.outbox_total (
+    operation TEXT    NOT NULL,
+    name      TEXT    NOT NULL,
+    window_ms INTEGER NOT NULL,
+    since     INTEGER NOT NULL,
+    sends     INTEGER NOT NULL,
+    high      INTEGER NOT NULL,
+    low       INTEGER NOT NULL,
+    PRIMARY KEY (operation, name, window_ms)
+) STRICT, WITHOUT ROWID;
+
+-- outbox_operation_event: limits that were changed.
+CREATE TABLE main.outbox_operation_event_3 (
+    seq       INTEGER PRIMARY KEY,
+    at        INTEGER NOT NULL,
+    operation TEXT    NOT NULL,
+    kind      TEXT    NOT NULL CHECK (kind IN ('paused', 'resumed', 'limited')),
+    cause     TEXT    NOT NULL,
+    until     INTEGER,
+    actor     TEXT,
+    reason    TEXT
+) STRICT;
+
+INSERT INTO main.outbox_operation_event_3 (seq, at, operation, kind, cause, until, actor, reason)
+SELECT seq, at, operation, kind, cause, until, actor, reason FROM main.outbox_operation_event;
+
+DROP TABLE main.outbox_operation_event;
+ALTER TABLE main.outbox_operation_event_3 RENAME TO outbox_operation_event;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, named_params};
 
-use crate::core::{Budget, Downstream, Limits, OnDead, Promise, Rate, millis};
+use crate::core::limit::Bounds;
+use crate::core::{Actor, Budget, Downstream, Limits, OnDead, Promise, Rate, millis};
 use crate::error::Result;
 use crate::store::columns;
 use crate::store::statement::execute;
@@ -54,10 +55,7 @@ impl Contract {
             provider: own.provider.or_else(|| stored.provider.clone()),
             owner: own.owner.or_else(|| stored.owner.clone()),
             key_recipe: own.key_recipe.or_else(|| stored.key_recipe.clone()),
-            limits: Limits {
-                max_in_flight: own.limits.max_in_flight.or(stored.limits.max_in_flight),
-                rate: own.limits.rate.or(stored.limits.rate),
-            },
+            limits: own.limits.stricter(stored.limits),
             time_limit: own.time_limit.or(stored.time_limit),
             attempts_max: own.attempts_max.or(stored.attempts_max),
             give_up_after: own.give_up_after.or(stored.give_up_after),
@@ -80,8 +78,8 @@ pub(crate) fn promise(contract: Option<&Contract>) -> Promise {
 }
 
 /// Stores what a relay says about an operation and returns what holds: the stricter of that and
-/// what was stored. `weaken` lets the relay's word stand where it promises more. The budgets take
-/// the place of those that were stored.
+/// what was stored, limits and budgets too. `weaken` lets the relay's word stand where it promises
+/// or allows more. Returns the names of the limits that the relay would have set higher as well.
 pub(crate) fn register(
     conn: &mut Connection,
     operation: &str,
@@ -89,7 +87,7 @@ pub(crate) fn register(
     budgets: &[Budget],
     weaken: bool,
     now: i64,
-) -> Result<Contract> {
+) -> Result<(Contract, Vec<&'static str>)> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let stored = of(&tx, operation)?;
     let effective = match &stored {
@@ -102,9 +100,16 @@ pub(crate) fn register(
     if let Some(provider) = effective.provider.as_deref().filter(|name| *name != operation) {
         binding::name_provider(&tx, operation, provider)?;
     }
-    // A relay without budgets leaves those that are stored.
-    if weaken || !budgets.is_empty() {
-        budget::replace(&tx, operation, budgets, now)?;
+    let asked = Bounds { limits: own.limits, budgets: budgets.to_vec() };
+    let before = Bounds {
+        limits: stored.as_ref().map_or_else(Limits::default, |stored| stored.limits),
+        budgets: budget::load(&tx, operation)?,
+    };
+    let holds = if weaken { asked.clone() } else { asked.stricter(&before) };
+    budget::replace(&tx, operation, &holds.budgets, now)?;
+    if weaken && stored.is_some() {
+        let actor = Actor::new("relay").reason("weaken_stored_contract");
+        budget::insert_changes(&tx, operation, &before.changes(&holds), &actor, now)?;
     }
     // A relay that starts may have new credentials: it tries them at once.
     tx.execute(
@@ -114,7 +119,7 @@ pub(crate) fn register(
     )?;
     hold::ask_again(&tx, operation, now)?;
     tx.commit()?;
-    Ok(effective)
+    Ok((effective, asked.overruled_by(&holds)))
 }
 
 fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Result<()> {

@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::handler::StoredIntent;
 use crate::store::columns;
 use crate::store::statement::{execute, query_row};
+use crate::store::tables::ledger;
 
 /// The holds of one operation as a transaction has read and left them.
 #[derive(Default)]
@@ -59,12 +60,17 @@ pub(crate) fn of_id(conn: &Connection, id: i64) -> Result<Option<Hold>> {
 /// The holds on the domains of an intent.
 pub(crate) fn holds_on(
     conn: &Connection,
+    id: i64,
     operation: &str,
     intent: &StoredIntent,
 ) -> Result<Vec<Hold>> {
     let mut found = Vec::new();
     for kind in kinds(conn, operation)? {
-        if let Some(name) = name_in(kind, intent) {
+        let name = match kind {
+            Domain::Run => ledger::run_of(conn, id)?,
+            kind => name_in(kind, intent),
+        };
+        if let Some(name) = name {
             found.extend(find(conn, operation, kind, &name)?);
         }
     }

@@ -7,6 +7,7 @@ pub(crate) mod budget;
 pub(crate) mod candidate;
 pub(crate) mod contract;
 pub(crate) mod hold;
+pub(crate) mod ledger;
 pub(crate) mod lost_lease;
 pub(crate) mod ordering;
 pub(crate) mod pause;

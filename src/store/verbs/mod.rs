@@ -2,6 +2,9 @@
 
 pub(crate) mod enqueue;
 pub(crate) mod inbox;
+pub(crate) mod limit;
+pub(crate) mod matching;
+pub(crate) mod part;
 pub(crate) mod replay;
 pub(crate) mod resolve;
 pub(crate) mod revise;

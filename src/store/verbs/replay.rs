@@ -4,11 +4,11 @@
 use rusqlite::{Connection, TransactionBehavior};
 
 use crate::core::{Actor, Decision, Filter, verbs};
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::event::EventKind;
-use crate::store::query::read;
 use crate::store::standing::{self, Standing};
 use crate::store::tables::{contract, hold, unrecorded};
+use crate::store::verbs::matching::each_match;
 use crate::store::verbs::withdraw;
 
 /// A verb that sends intents again.
@@ -17,9 +17,6 @@ pub(crate) enum Again {
     Replay,
     Retry,
 }
-
-/// The most rows that one transaction changes, so that other writers wait briefly.
-const CHUNK: usize = 500;
 
 /// Replays or retries all intents that match, chunk by chunk. Returns each with its result.
 pub(crate) fn all(
@@ -30,34 +27,12 @@ pub(crate) fn all(
     now: i64,
     dry_run: bool,
 ) -> Result<Vec<(i64, Result<()>)>> {
-    let (mut matched, mut changed) = (Vec::new(), 0);
-    let behavior =
-        if dry_run { TransactionBehavior::Deferred } else { TransactionBehavior::Immediate };
-    let mut page = filter.clone();
-    loop {
-        page.limit = Some(filter.limit.map_or(CHUNK, |max| (max - changed).min(CHUNK)));
-        let tx = conn.transaction_with_behavior(behavior)?;
-        let ids = read::ids(&tx, &page)?;
-        for &id in &ids {
-            let done = if dry_run {
-                verb.may(&tx, id, now).map(drop)
-            } else {
-                verb.apply(&tx, id, actor, now)
-            };
-            let done = match done {
-                Err(error) if error.kind() != ErrorKind::Refused => return Err(error),
-                done => done,
-            };
-            changed += usize::from(done.is_ok());
-            matched.push((id, done));
-        }
-        tx.commit()?;
-        let Some(&last) = ids.last() else { return Ok(matched) };
-        page.after = Some(last);
-        if filter.limit.is_some_and(|max| changed >= max) {
-            return Ok(matched);
-        }
+    if dry_run {
+        let may = |tx: &Connection, id| verb.may(tx, id, now).map(drop);
+        return each_match(conn, filter, TransactionBehavior::Deferred, may);
     }
+    let act = |tx: &Connection, id| verb.apply(tx, id, actor, now);
+    each_match(conn, filter, TransactionBehavior::Immediate, act)
 }
 
 /// Replays or retries one intent.

@@ -1,14 +1,15 @@
 //! Withdrawing an intent, and letting others of its ordering key pass it.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, TransactionBehavior};
 
-use crate::core::{Actor, Cancellation, Decision, Receipt, Status, verbs};
+use crate::core::{Actor, Cancellation, Decision, Filter, Receipt, Status, verbs};
 use crate::error::Result;
 use crate::event::EventKind;
 use crate::store::standing::{self, Standing};
 use crate::store::statement::execute;
 use crate::store::tables::ordering;
 use crate::store::transitions::{Author, Transitions};
+use crate::store::verbs::matching::each_match;
 
 /// Withdraws an intent in the caller's transaction.
 pub(crate) fn cancel(conn: &Connection, id: i64, actor: &Actor, now: i64) -> Result<()> {
@@ -40,6 +41,24 @@ pub(crate) fn request_cancel(
             Ok(found.status)
         }
     }
+}
+
+/// Asks for all intents that match that they are not sent any more; without a status, for those
+/// that are pending or in flight. Returns each with its new status.
+pub(crate) fn cancel_all(
+    conn: &mut Connection,
+    filter: &Filter,
+    actor: &Actor,
+    now: i64,
+) -> Result<Vec<(i64, Result<Status>)>> {
+    let mut matched = Vec::new();
+    let both = [Status::Pending, Status::InFlight];
+    for status in both.into_iter().filter(|_| filter.status.is_none()).chain(filter.status) {
+        let filter = filter.clone().status(status);
+        let act = |tx: &Connection, id| request_cancel(tx, id, actor, now);
+        matched.extend(each_match(conn, &filter, TransactionBehavior::Immediate, act)?);
+    }
+    Ok(matched)
 }
 
 /// Lets later intents of its ordering key go on without this one.

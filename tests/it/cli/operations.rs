@@ -47,9 +47,10 @@ fn pause_holds_back_what_a_relay_would_send() {
         "key_recipe": "order id, version bumped on each change",
         "reconciles": false, "binds_ids": false, "max_in_flight": 4,
         "rate_count": 20, "rate_ms": 1000,
-        "max_per": {"amount": 100, "window_ms": 3_600_000}, "max_cost": null,
-        "max_per_tenant": null,
-        "max_cost_per_tenant": {"amount": 5000, "window_ms": 86_400_000},
+        "max_per": [{"amount": 100, "window_ms": 3_600_000}], "max_cost": [],
+        "max_per_tenant": [],
+        "max_cost_per_tenant": [{"amount": 5000, "window_ms": 86_400_000}],
+        "max_per_run": [], "max_cost_per_run": [],
         "paused": "operator", "paused_until": null,
         "paused_since": row["paused_since"], "paused_by": "ann",
         "paused_reason": "their maintenance", "paused_culprit": null,
@@ -137,16 +138,17 @@ fn why_names_the_first_rule() {
 
 #[test]
 fn rates_are_read_and_mistakes_name_their_line() {
-    let desk = Desk::new();
     for (rate, count, ms) in
         [("20/s", 20, 1000), ("100/m", 100, 60_000), ("9/h", 9, 3_600_000), ("5/100ms", 5, 100)]
     {
+        let desk = Desk::new();
         let text = config("http://127.0.0.1:9/", &format!("rate = \"{rate}\""));
         desk.ok(&["relay", "--drain", "--config", &desk.file("relay.toml", &text)]);
         let row = &desk.json(&["operations"])[0];
         assert_eq!([&row["rate_count"], &row["rate_ms"]], [&json!(count), &json!(ms)]);
         assert!(desk.ok(&["operations"]).contains(rate));
     }
+    let desk = Desk::new();
     for (line, words) in [
         ("rate = \"20\"", "rate: \"20\" is not an amount in a time, such as 20/s"),
         ("rate = \"0/s\"", "rate: \"0/s\" is not an amount"),
@@ -167,6 +169,89 @@ fn rates_are_read_and_mistakes_name_their_line() {
     }
 }
 
+/// A second relay that is started by mistake, with another configuration.
+#[test]
+fn limits_are_lifted_by_a_person_only() {
+    let desk = Desk::new();
+    let relay = |limits: &str| {
+        let text = config("http://127.0.0.1:9/", limits);
+        desk.run(&["relay", "--drain", "--config", &desk.file("relay.toml", &text)]).err
+    };
+    relay("max_cost = \"100/1h\"\nrate = \"5/s\"\nmax_per_run = \"3/1m\"");
+    let said = relay("max_cost = \"9000/1h\"\nrate = \"5/s\"");
+    let warned = "stricter limits than the configured max_cost are stored and hold";
+    assert!(said.contains(warned) && !said.contains("rate"), "{said}");
+    let row = |desk: &Desk| desk.json(&["operations"])[0].clone();
+    assert_eq!(row(&desk)["max_cost"], json!([{"amount": 100, "window_ms": 3_600_000}]));
+    assert_eq!(row(&desk)["max_per_run"], json!([{"amount": 3, "window_ms": 60_000}]));
+
+    let said = desk.ok(&[
+        "limit",
+        "pay",
+        "--max-cost",
+        "9000/1h,20000/24h",
+        "--rate",
+        "none",
+        "--max-in-flight",
+        "7",
+        "--actor",
+        "ann",
+        "--reason",
+        "launch day",
+    ]);
+    let now = "7 in flight, cost 9000 per 1h, cost 20000 per 24h, 3 per 1m and run";
+    assert_eq!(said, format!("operation pay: {now}\n"));
+    assert_eq!(row(&desk)["rate_count"], Value::Null);
+    assert_eq!(desk.count("outbox_operation_event"), 3);
+    for args in [
+        &["limit", "pay"][..],
+        &["limit", "pay", "--rate", "many"],
+        &["limit", "pay", "--max-cost", "0/1h"],
+        &["limit", "pay", "--max-in-flight", "0"],
+    ] {
+        assert_eq!(desk.run(args).code, 2, "{args:?}");
+    }
+    assert_eq!(desk.run(&["limit", "pya", "--rate", "none"]).code, 3);
+}
+
+#[test]
+fn run_is_paused_and_cancelled_by_name() {
+    let (desk, downstream) = (Desk::new(), Downstream::start());
+    let relay_toml = desk.file("relay.toml", &config(&downstream.url("/ok"), ""));
+    let drain = ["relay", "--drain", "--config", &relay_toml];
+    desk.ok(&drain);
+    for (entity, run) in [("a", "x-agent-run=r1"), ("b", "x-agent-run=r2")] {
+        desk.ok(&["enqueue", "pay", "--entity", entity, "--header", run]);
+    }
+    let pause = ["pause", "--run", "r1", "--for", "1h", "--actor", "ann"];
+    assert_eq!(desk.ok(&pause), "run \"r1\": paused for 1h\n");
+    desk.ok(&drain);
+    assert_eq!(desk.json(&["list", "--status", "succeeded"])[0]["entity_id"], "b");
+    assert_eq!(desk.json(&["list", "--run", "r1"])[0]["entity_id"], "a");
+    let resumed = &desk.json(&["resume", "pay", "--run", "r1"])[0];
+    assert_eq!(*resumed, json!({"operation": "pay", "run": "r1", "outcome": "resumed"}));
+    assert_eq!(desk.ok(&["cancel", "--run", "r1"]), "intent 1: cancelled\n");
+    assert_eq!(desk.ok(&["cancel", "--run", "r1"]), "");
+    for args in [&["cancel"][..], &["cancel", "1", "--run", "r1"], &["pause"]] {
+        assert_eq!(desk.run(args).code, 2, "{args:?}");
+    }
+}
+
+#[test]
+fn operations_are_an_allow_list_where_that_is_switched_on() {
+    let desk = Desk::new();
+    let relay_toml = desk.file("relay.toml", &config("http://127.0.0.1:9/", ""));
+    desk.ok(&["relay", "--drain", "--config", &relay_toml]);
+    desk.ok(&["operations", "--only-registered", "--actor", "ann"]);
+    desk.ok(&["enqueue", "pay", "--entity", "a"]);
+    let ran = desk.run(&["enqueue", "pya", "--entity", "a"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.err.contains("not registered"), "{}", ran.err);
+    let off = &desk.json(&["operations", "--only-registered=off"])[0];
+    assert_eq!(*off, json!({"only_registered": false}));
+    desk.ok(&["enqueue", "pya", "--entity", "a"]);
+}
+
 /// Budgets of cost were once read as 32 bits, though the library and the file hold 63.
 #[test]
 fn budget_of_cost_has_the_range_of_the_library() {
@@ -175,8 +260,8 @@ fn budget_of_cost_has_the_range_of_the_library() {
     let relay_toml = desk.file("relay.toml", &config("http://127.0.0.1:9/", limits));
     desk.ok(&["relay", "--drain", "--config", &relay_toml]);
     let row = &desk.json(&["operations"])[0];
-    assert_eq!(row["max_cost"]["amount"], 5_000_000_000_u64);
-    assert_eq!(row["max_cost_per_tenant"]["amount"], i64::MAX);
+    assert_eq!(row["max_cost"][0]["amount"], 5_000_000_000_u64);
+    assert_eq!(row["max_cost_per_tenant"][0]["amount"], i64::MAX);
 }
 
 /// The breaker as configured, in a process, and what is said about it in another.

@@ -80,7 +80,7 @@ fn migration_keeps_every_status_and_the_applications_own_objects() {
         let pay = operations.iter().find(|known| known.operation == "pay").unwrap();
         assert!(pay.binds_ids && pay.downstream == DEDUPLICATES);
         assert_eq!(pay.provider.as_deref(), Some("stripe"));
-        assert_eq!(pay.max_per, Some((1000, Duration::from_secs(DAY))));
+        assert_eq!(pay.max_per, [(1000, Duration::from_secs(DAY))]);
         for object in ["app_by_time", "app_by_owner", "app_settled", "app_registered", "app_open"] {
             let sql = format!("SELECT count(*) FROM sqlite_schema WHERE name = '{object}'");
             assert_eq!(number(&path, &sql), 1, "{object}");

@@ -279,7 +279,9 @@ fn max_in_flight_holds_over_all_relays() {
     );
     let relay = |most| relay_on(&world.outbox, world.operation(DEDUPLICATES).max_in_flight(most));
     assert_eq!(relay(2).drain().unwrap().attempts, 0);
-    assert_eq!(relay(3).drain().unwrap().succeeded, 8);
+    assert_eq!(relay(3).drain().unwrap().attempts, 0, "the smaller one holds");
+    let three = world.operation(DEDUPLICATES).max_in_flight(3).weaken_stored_contract();
+    assert_eq!(relay_on(&world.outbox, three).drain().unwrap().succeeded, 8);
     assert_eq!(world.entry(1).status, Status::InFlight);
 }
 

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sqlite_outbox::rusqlite::Connection;
-use sqlite_outbox::{Clock, Delivery, Intent, Operation, Relay, Shard, Status};
+use sqlite_outbox::{
+    Actor, BudgetName, Clock, Delivery, Intent, Limit, Operation, Relay, Shard, Status,
+};
 
 use crate::support::world::{
     DEDUPLICATES, START, World, maybe_sent, pay, relay_on, succeeded, until,
@@ -203,15 +205,17 @@ fn tenant_over_budget_is_deferred_and_others_go_on() {
         .unwrap();
     world.clock.advance(Duration::from_secs(5));
     assert_eq!(relay.drain().unwrap().succeeded, 2 + 2 + 1);
-    // Who waits says why and until when; it has cost neither a try nor an event.
+    // Who waits says why and until when; it has cost neither a try nor an event, and the backlog
+    // one marker.
     let waiting = world.entry(3);
     assert_eq!((waiting.status, waiting.attempts), (Status::Pending, 0));
-    assert_eq!(waiting.next_attempt_at, Some(START + 5000 + MINUTE_MS));
-    let told = waiting.last_error.unwrap();
+    let (rule, told) = world.outbox.why(3, None).unwrap();
+    assert_eq!(rule, "held");
     assert!(told.contains("max_per_tenant (2 in 60s)"), "{told}");
     assert!(told.contains("until 2027-01-15T08:01:05Z"), "{told}");
-    let class = "SELECT count(*) FROM outbox_lease WHERE error_class = 'budget' AND tries = 0";
-    assert_eq!(world.number(class), 1198 + 1);
+    let aside = "SELECT count(*) FROM outbox_lease WHERE held_by IS NOT NULL AND tries = 0";
+    assert_eq!(world.number(aside), 1198 + 1);
+    assert_eq!(world.number("SELECT count(*) FROM outbox_hold WHERE cause = 'budget'"), 2);
     assert_eq!(world.number("SELECT count(*) FROM outbox_event"), 5);
     // Nothing is due any more: no step is made for those that wait.
     let token = world.number("SELECT token FROM outbox_meta");
@@ -246,7 +250,7 @@ fn tenant_budget_counts_its_own_cost() {
     other.drain().unwrap();
     let states = || [1, 2, 3, 4, 5].map(|id| world.entry(id).status == Status::Succeeded);
     assert_eq!(states(), [true, false, true, true, false]);
-    assert!(world.entry(5).last_error.unwrap().contains("max_cost_per_tenant (10 in 60s)"));
+    assert!(world.outbox.why(5, None).unwrap().1.contains("max_cost_per_tenant (10 in 60s)"));
     world.advance(60);
     other.drain().unwrap();
     assert_eq!(states(), [true; 5]);
@@ -289,8 +293,9 @@ fn ordering_key_head_deferred_by_the_budget_stays_its_head() {
     }
 }
 
+/// A second relay with another configuration cannot lift a limit by itself.
 #[test]
-fn budget_is_that_of_the_last_registered_relay() {
+fn smaller_of_stored_and_configured_budget_holds() {
     let world = World::new();
     enqueue_many(&world, &numbered(10));
     let relay =
@@ -298,7 +303,7 @@ fn budget_is_that_of_the_last_registered_relay() {
     let first = relay(5);
     drop(relay(2));
     assert_eq!(first.drain().unwrap().succeeded, 2, "it obeys what is stored");
-    assert_eq!(relay(4).drain().unwrap().succeeded, 2);
+    assert_eq!(relay(4).drain().unwrap().succeeded, 0);
     // Lowered below what is spent: until enough of it has left.
     let low = relay(1);
     world.advance(59);
@@ -308,8 +313,64 @@ fn budget_is_that_of_the_last_registered_relay() {
     // One that names no budget leaves what is stored, unless it says that it means it.
     assert_eq!(world.drain(DEDUPLICATES).succeeded, 0);
     let lifted = world.operation(DEDUPLICATES).weaken_stored_contract();
-    assert_eq!(relay_on(&world.outbox, lifted).drain().unwrap().succeeded, 5);
+    assert_eq!(relay_on(&world.outbox, lifted).drain().unwrap().succeeded, 7);
     assert_eq!(world.number("SELECT count(*) FROM outbox_budget"), 0);
+    let told = "SELECT count(*) FROM outbox_operation_event
+                WHERE kind = 'limited' AND actor = 'relay' AND reason = 'weaken_stored_contract'
+                  AND cause = 'max_per: 1 in 60s, now none'";
+    assert_eq!(world.number(told), 1);
+}
+
+#[test]
+fn budgets_of_different_windows_all_hold() {
+    let world = World::new();
+    enqueue_many(&world, &numbered(10));
+    let minute = relay_on(&world.second(), world.operation(DEDUPLICATES).max_per(2, MINUTE));
+    let hour = world.operation(DEDUPLICATES).max_per(5, 60 * MINUTE).max_per(4, 24 * 60 * MINUTE);
+    let hour = relay_on(&world.second(), hour);
+    for expected in [2, 2, 0] {
+        assert_eq!(minute.drain().unwrap().succeeded, expected);
+        assert_eq!(hour.drain().unwrap().succeeded, 0);
+        world.advance(60);
+    }
+    let stored = &world.outbox.operations().unwrap()[0].max_per;
+    assert_eq!(*stored, [(2, MINUTE), (5, 60 * MINUTE), (4, 24 * 60 * MINUTE)]);
+}
+
+#[test]
+fn person_sets_a_limit_that_no_configuration_lifts() {
+    let world = World::new();
+    enqueue_many(&world, &numbered(20));
+    let relay = || {
+        let operation = world.operation(DEDUPLICATES).max_per(2, MINUTE).max_in_flight(9);
+        relay_on(&world.second(), operation.rate(1000, Duration::from_secs(1)))
+    };
+    let running = relay();
+    assert_eq!(running.drain().unwrap().succeeded, 2);
+    let per = |amounts: &[(u64, Duration)]| Limit::Budget(BudgetName::MaxPer, amounts.to_vec());
+    let raise = [per(&[(5, MINUTE), (6, 60 * MINUTE)]), Limit::Rate(None)];
+    world.outbox.limit("pay", &raise, Actor::new("ann").reason("launch day")).unwrap();
+    assert_eq!(running.drain().unwrap().succeeded, 3, "also the relay that runs");
+    let trail = "SELECT count(*) FROM outbox_operation_event
+                 WHERE kind = 'limited' AND actor = 'ann' AND reason = 'launch day'
+                   AND cause IN ('rate: 1000 in 1s, now none',
+                                 'max_per: 2 in 60s, now 5 in 60s and 6 in 3600s')";
+    assert_eq!(world.number(trail), 2);
+    // A relay that starts with the smaller number makes it hold again; the other window stays.
+    drop(relay());
+    let known = &world.outbox.operations().unwrap()[0];
+    assert_eq!(known.max_per, [(2, MINUTE), (6, 60 * MINUTE)]);
+    world.outbox.limit("pay", &[per(&[])], "ann").unwrap();
+    assert_eq!(running.drain().unwrap().succeeded, 15);
+    for (limits, told) in [
+        (Limit::MaxInFlight(Some(0)), "max_in_flight"),
+        (Limit::Rate(Some((1, Duration::ZERO))), "rate"),
+        (per(&[(0, MINUTE)]), "max_per"),
+    ] {
+        let error = world.outbox.limit("pay", &[limits], "ann").unwrap_err().to_string();
+        assert!(error.starts_with(told), "{error}");
+    }
+    assert!(world.outbox.limit("pya", &[], "ann").is_err());
 }
 
 #[test]

@@ -13,6 +13,7 @@ pub fn filter(args: &FilterArgs) -> Filter {
     filter.status = args.status;
     filter.operation.clone_from(&args.operation);
     filter.tenant.clone_from(&args.tenant);
+    filter.run.clone_from(&args.run);
     filter.entity.clone_from(&args.entity);
     filter.created_since = args.since;
     filter

@@ -6,6 +6,7 @@ pub mod enqueue;
 pub mod events;
 pub mod init;
 pub mod key;
+pub mod limit;
 pub mod list;
 pub mod operations;
 pub mod relay;

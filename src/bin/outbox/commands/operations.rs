@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use serde_json::json;
-use sqlite_outbox::{Outbox, StoredContract};
+use sqlite_outbox::{Outbox, Part, StoredContract};
 
-use crate::args::ActorArgs;
+use crate::args::{ActorArgs, PausedArgs};
 use crate::ui::failure::{Failure, Result};
 use crate::ui::output::{Out, duration, escape, shorten, table, time};
 
@@ -15,34 +15,84 @@ const HOLDS_SHOWN_MAX: usize = 20;
 pub fn pause(
     out: Out,
     outbox: &Outbox,
-    operation: &str,
+    what: &PausedArgs,
     length: Option<Duration>,
     by: &ActorArgs,
 ) -> Result<()> {
     if length.is_some_and(|length| length.is_zero()) {
         return Err(Failure::usage("--for: must be longer than nothing"));
     }
-    outbox.pause(operation, length, by.actor())?;
-    let mut known = outbox.operations()?.into_iter();
-    let paused = known.find(|known| known.operation == operation);
-    let until = paused.and_then(|known| known.paused_until);
-    if out.is_json {
-        return out.json(&json!({
-            "operation": operation, "outcome": "paused", "paused_until": until,
-        }));
+    let operation = what.operation.as_deref();
+    let mut until = None;
+    if let Some(part) = part(what) {
+        outbox.pause_part(&part, operation, length, by.actor())?;
+    } else if let Some(operation) = operation {
+        outbox.pause(operation, length, by.actor())?;
+        let mut known = outbox.operations()?.into_iter();
+        let paused = known.find(|known| known.operation == operation);
+        until = paused.and_then(|known| known.paused_until);
     }
-    let until = until.map_or_else(|| "it is resumed".into(), time);
-    out.line(format_args!("operation {}: paused until {until}", escape(operation)))
+    if out.is_json {
+        let mut said = named(what, "paused");
+        said["paused_until"] = json!(until);
+        return out.json(&said);
+    }
+    let until = match (until, length) {
+        (Some(until), _) => format!("until {}", time(until)),
+        (None, Some(length)) => format!("for {}", duration(length)),
+        (None, None) => "until it is resumed".into(),
+    };
+    out.line(format_args!("{}: paused {until}", words(what)))
 }
 
-pub fn resume(out: Out, outbox: &Outbox, operation: &str, by: &ActorArgs) -> Result<()> {
-    let was_paused = outbox.resume(operation, by.actor())?;
-    let outcome = if was_paused { "resumed" } else { "not_paused" };
+pub fn resume(out: Out, outbox: &Outbox, what: &PausedArgs, by: &ActorArgs) -> Result<()> {
+    let operation = what.operation.as_deref();
+    let was_paused = match part(what) {
+        Some(part) => outbox.resume_part(&part, operation, by.actor())?,
+        None => outbox.resume(operation.unwrap_or_default(), by.actor())?,
+    };
     if out.is_json {
-        return out.json(&json!({ "operation": operation, "outcome": outcome }));
+        return out.json(&named(what, if was_paused { "resumed" } else { "not_paused" }));
     }
     let said = if was_paused { "resumed" } else { "was not paused" };
-    out.line(format_args!("operation {}: {said}", escape(operation)))
+    out.line(format_args!("{}: {said}", words(what)))
+}
+
+/// The tenant or the run whose intents are named.
+fn part(what: &PausedArgs) -> Option<Part> {
+    let tenant = what.tenant.clone().map(Part::Tenant);
+    tenant.or_else(|| what.run.clone().map(Part::Run))
+}
+
+fn words(what: &PausedArgs) -> String {
+    let operation = what.operation.as_ref().map(|name| format!("operation {}", escape(name)));
+    let part = part(what).map(|part| part.to_string());
+    [operation, part].into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// The outcome, under the names of what was paused or resumed.
+fn named(what: &PausedArgs, outcome: &str) -> serde_json::Value {
+    let mut said = json!({ "outcome": outcome });
+    for (key, name) in
+        [("operation", &what.operation), ("tenant_id", &what.tenant), ("run", &what.run)]
+    {
+        if let Some(name) = name {
+            said[key] = json!(name);
+        }
+    }
+    said
+}
+
+pub fn only_registered(out: Out, outbox: &Outbox, is_on: bool, by: &ActorArgs) -> Result<()> {
+    outbox.only_registered(is_on, by.actor())?;
+    if out.is_json {
+        return out.json(&json!({ "only_registered": is_on }));
+    }
+    out.line(if is_on {
+        "intents of operations that no relay has registered are refused"
+    } else {
+        "intents of all operations are taken"
+    })
 }
 
 pub fn list(out: Out, outbox: &Outbox) -> Result<()> {
@@ -101,7 +151,8 @@ pub fn print_holds(out: Out, known: &StoredContract) -> Result<()> {
     }
 }
 
-fn limits(known: &StoredContract) -> String {
+/// The limits of an operation, in words.
+pub fn limits(known: &StoredContract) -> String {
     let mut limits = Vec::new();
     if let Some(most) = known.max_in_flight {
         limits.push(format!("{most} in flight"));
@@ -111,14 +162,16 @@ fn limits(known: &StoredContract) -> String {
         let is_unit = matches!(per.as_str(), "1s" | "1m" | "1h");
         limits.push(format!("{count}/{}", if is_unit { &per[1..] } else { &per }));
     }
-    for (budget, of, whose) in [
-        (known.max_per, "", ""),
-        (known.max_cost, "cost ", ""),
-        (known.max_per_tenant, "", " and tenant"),
-        (known.max_cost_per_tenant, "cost ", " and tenant"),
+    for (budgets, of, whose) in [
+        (&known.max_per, "", ""),
+        (&known.max_cost, "cost ", ""),
+        (&known.max_per_tenant, "", " and tenant"),
+        (&known.max_cost_per_tenant, "cost ", " and tenant"),
+        (&known.max_per_run, "", " and run"),
+        (&known.max_cost_per_run, "cost ", " and run"),
     ] {
-        if let Some((amount, window)) = budget {
-            limits.push(format!("{of}{amount} per {}{whose}", duration(window)));
+        for (amount, window) in budgets {
+            limits.push(format!("{of}{amount} per {}{whose}", duration(*window)));
         }
     }
     if limits.is_empty() { dash() } else { limits.join(", ") }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use sqlite_outbox::{Actor, Filter, Outbox, Resolution, Status};
 
-use crate::args::{IntentsArgs, ReplayArgs, ResolveArgs};
+use crate::args::{CancelArgs, IntentsArgs, ReplayArgs, ResolveArgs};
 use crate::commands::list;
 use crate::ui::failure::{Failure, REFUSED, Result, is_of_this_intent};
 use crate::ui::output::{Out, count, escape, note};
@@ -104,17 +104,29 @@ pub fn skip(out: Out, outbox: &Outbox, args: &IntentsArgs) -> Result<()> {
     })
 }
 
-pub fn cancel(out: Out, outbox: &Outbox, args: &IntentsArgs) -> Result<()> {
+pub fn cancel(out: Out, outbox: &Outbox, args: &CancelArgs) -> Result<()> {
     let actor = args.by.actor();
-    each(out, &args.ids, |id| {
-        let status = outbox.transact(|tx| outbox.request_cancel(tx, id, &actor))?;
+    let done = |id, status| {
         if status == Status::Cancelled {
-            return Ok(Done::new(id, "cancelled"));
+            return Done::new(id, "cancelled");
         }
         // The wish to cancel the intent is on record.
         let why = Some("too late to withdraw: it is not tried again".into());
-        Ok(Done { status: Some(status), reason: why, ..Done::new(id, "too_late") })
-    })
+        Done { status: Some(status), reason: why, ..Done::new(id, "too_late") }
+    };
+    if !args.ids.is_empty() {
+        return each(out, &args.ids, |id| {
+            outbox.transact(|tx| outbox.request_cancel(tx, id, &actor)).map(|now| done(id, now))
+        });
+    }
+    let matched = outbox.cancel_all(&list::filter(&args.filter), actor)?;
+    let mut is_all_done = true;
+    for (id, status) in matched {
+        let done = status.map_or_else(|why| Done::refused(id, &why), |status| done(id, status));
+        is_all_done &= done.reason.is_none();
+        done.print(out, "refused")?;
+    }
+    if is_all_done { Ok(()) } else { Err(Failure::quiet(REFUSED)) }
 }
 
 /// Whether an intent would be replayed now; the error says why not.

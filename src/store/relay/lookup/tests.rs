@@ -100,6 +100,7 @@ fn in_tx<T>(
 fn request(rules: &Rules) -> ClaimRequest<'_> {
     ClaimRequest {
         rules,
+        starts: usize::MAX,
         limit: 1,
         bytes: usize::MAX,
         shard: Shard::ALL,

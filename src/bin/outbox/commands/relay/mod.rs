@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sqlite_outbox::{Event, EventKind, Outbox, Relay, Status};
 
 use self::plan::Plan;
+pub use self::toml::Per;
 use crate::args::RelayArgs;
 use crate::ui::failure::Result;
 use crate::ui::output::{Out, escape, note};

@@ -207,6 +207,7 @@ fn operation(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Res
     set_given!(operation, table, [give_up_after], |period| (period.0));
     set_given!(operation, table, [rate, max_per, max_cost], |&Per(n, per)| (n, per));
     set_given!(operation, table, [max_per_tenant, max_cost_per_tenant], |&Per(n, per)| (n, per));
+    set_given!(operation, table, [max_per_run, max_cost_per_run], |&Per(n, per)| (n, per));
     operation = given(operation, table.binds, |o, BindsWord::Create| o.binds_ids());
     if let Some(reconcile) = &table.reconcile {
         operation = given(operation, reconcile.delay, |o, delay| o.lookup_delay(delay.0));

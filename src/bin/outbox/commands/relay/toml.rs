@@ -59,6 +59,8 @@ pub struct OperationTable {
     pub max_cost: Option<Per<u64>>,
     pub max_per_tenant: Option<Per<u32>>,
     pub max_cost_per_tenant: Option<Per<u64>>,
+    pub max_per_run: Option<Per<u32>>,
+    pub max_cost_per_run: Option<Per<u64>>,
     pub owner: Option<String>,
     pub key_recipe: Option<String>,
     pub on_dead: Option<OnDead>,
