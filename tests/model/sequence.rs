@@ -100,8 +100,12 @@ impl<'b> Machine<'b> {
                 !self.relays[usize::from(relay)].held.is_empty()
             }
             Op::AdvanceToNext => self.next_wait().is_some(),
-            Op::Advance { .. } | Op::Set { .. } | Op::Pause { .. } | Op::Resume { .. } => true,
-            Op::Obstruct { .. } | Op::RetryKept { .. } => true,
+            Op::Advance { .. }
+            | Op::Set { .. }
+            | Op::Pause { .. }
+            | Op::Resume { .. }
+            | Op::Obstruct { .. }
+            | Op::RetryKept { .. } => true,
             _ => self.target(op).is_some(),
         }
     }

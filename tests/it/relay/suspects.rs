@@ -91,7 +91,7 @@ impl Scene {
             }
             Ok(enqueued)
         });
-        enqueued.unwrap().iter().map(|enqueued| enqueued.id()).collect()
+        enqueued.unwrap().iter().map(sqlite_outbox::Enqueued::id).collect()
     }
 
     /// Returns once the relay has claimed from all operations again.
