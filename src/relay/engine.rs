@@ -77,6 +77,7 @@ const SLOW: Duration = Duration::from_secs(1);
 impl Engine {
     pub fn new(shared: &Arc<Shared>) -> Result<Self> {
         let writer = shared.outbox.store().writer(shared.owner.clone())?;
+        writer.index_shard(shared.options.shard)?;
         let random = shared.options.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
         let mut engine = Self {
             shared: Arc::clone(shared),

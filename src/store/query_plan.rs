@@ -1,10 +1,11 @@
 //! Asserts the plans of the hot statements: no statistics may turn one into a scan.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ToSql};
 
+use crate::core::Shard;
 use crate::store::query::read;
 use crate::store::relay::{due, leases};
-use crate::store::tables::{audit, budget, candidate, hold, ledger, ordering};
+use crate::store::tables::{audit, budget, candidate, hold, ledger, ordering, shard};
 use crate::store::verbs::{enqueue, inbox, revise};
 use crate::store::{standing, transitions};
 
@@ -210,6 +211,51 @@ fn a_line_costs_the_same_however_long_it_is() {
     let (short, long) = (cost(100), cost(20_000));
     assert_alike(short[0], long[0]);
     assert_alike(short[1], long[1]);
+}
+
+#[test]
+fn what_is_due_in_another_shard_costs_nothing() {
+    let shard = Shard::new(1, 4).unwrap();
+    let cost = |count: i32| {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch(SCHEMA).unwrap();
+        shard::create_index(&conn, shard).unwrap();
+        let enqueue = format!(
+            "INSERT INTO outbox (operation, entity_id, idempotency_key, payload)
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})
+             SELECT 'pay', i, 'k' || i, '{{}}' FROM n;
+             DELETE FROM outbox_lease WHERE id % 4 = 1 AND id < {count} - 10"
+        );
+        conn.execute_batch(&enqueue).unwrap();
+        let cost = |sql: &'static str, values: &[(&str, &dyn ToSql)]| {
+            let mut statement = conn.prepare(&shard::of_shard(sql, shard)).unwrap();
+            for (name, value) in values {
+                statement.raw_bind_parameter(*name, *value).unwrap();
+            }
+            let mut rows = statement.raw_query();
+            while rows.next().unwrap().is_some() {}
+            drop(rows);
+            statement.get_status(rusqlite::StatementStatus::VmStep)
+        };
+        let now = i64::MAX;
+        [
+            cost(due::HAS_DUE, &[("?1", &"pay"), ("?2", &now), ("?3", &4), ("?4", &1)]),
+            cost(due::NEXT_DUE, &[("?1", &"pay"), ("?2", &4), ("?3", &1)]),
+            cost(
+                candidate::CANDIDATES.oldest,
+                &[
+                    (":operation", &"pay"),
+                    (":now", &now),
+                    (":count", &4),
+                    (":index", &1),
+                    (":limit", &1),
+                    (":passed_over", &0),
+                ],
+            ),
+        ]
+    };
+    let (few, many) = (cost(100), cost(20_000));
+    few.into_iter().zip(many).for_each(|(few, many)| assert_alike(few, many));
 }
 
 #[test]

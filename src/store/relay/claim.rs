@@ -18,6 +18,7 @@ use crate::store::tables::candidate::{
     CANDIDATES, CANDIDATES_CONFIGURED, CANDIDATES_OWN, Candidate, Candidates, read_candidate,
 };
 use crate::store::tables::ledger::{self, Asking};
+use crate::store::tables::shard::of_shard;
 use crate::store::transitions::Row;
 
 /// Which rows a relay has room for.
@@ -211,7 +212,7 @@ impl RelayTx<'_> {
     /// Claims rows until there is no room, or all that were found have been looked at.
     fn claim_batch(
         &mut self,
-        sql: &str,
+        sql: &'static str,
         request: &ClaimRequest<'_>,
         policy: &Policy,
         room: Room,
@@ -263,12 +264,12 @@ impl RelayTx<'_> {
     /// The rows that `sql` finds due at `until`, as far as there is room.
     pub(super) fn candidates(
         &self,
-        sql: &str,
+        sql: &'static str,
         request: &ClaimRequest<'_>,
         until: i64,
         room: Room,
     ) -> Result<Vec<Candidate>> {
-        let mut statement = self.conn.prepare_cached(sql)?;
+        let mut statement = self.conn.prepare_cached(&of_shard(sql, request.shard))?;
         let rows = statement.query_map(
             named_params! {
                 ":operation": request.rules.operation,

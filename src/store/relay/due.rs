@@ -5,6 +5,8 @@ use rusqlite::{Connection, ToSql};
 use crate::core::{Gate, Gates, Shard};
 use crate::error::Result;
 use crate::store::tables::hold;
+use crate::store::tables::shard::{of_shard, shard_index, shard_rows};
+use crate::store::tables::unrecorded::may_move;
 
 /// Whether a row of this shard is due that these gates let through, or any relay's lease ran out.
 pub(crate) fn has_due(
@@ -21,7 +23,7 @@ pub(crate) fn has_due(
         (_, Gate::Closed { .. }) => (HAS_DUE_CONFIGURED, &values[..]),
         _ => (HAS_DUE, &values[..]),
     };
-    Ok(conn.prepare_cached(sql)?.query_row(values, |row| row.get(0))?
+    Ok(conn.prepare_cached(&of_shard(sql, shard))?.query_row(values, |row| row.get(0))?
         || (!gates.are_closed() && hold::has_due(conn, operation, shard, now)?))
 }
 
@@ -30,87 +32,109 @@ pub(crate) fn may_look_up(gate: &Gate) -> bool {
     gate.stopped().is_none()
 }
 
+/// Whether a row in this state is due, with the index that finds it.
+macro_rules! is_due {
+    ($state:literal, $index:expr, $rows:expr) => {
+        concat!(
+            "EXISTS (SELECT 1 FROM main.outbox_lease l INDEXED BY ",
+            $index,
+            " WHERE l.operation = ?1 AND l.state = '",
+            $state,
+            "' AND l.due_at <= ?2 AND ",
+            may_move!(),
+            $rows,
+            ")"
+        )
+    };
+}
+
+/// When the first row in this state is due.
+macro_rules! first_due {
+    ($state:literal, $index:expr, $rows:expr) => {
+        concat!(
+            "(SELECT l.due_at FROM main.outbox_lease l INDEXED BY ",
+            $index,
+            " WHERE l.operation = ?1 AND l.state = '",
+            $state,
+            "' AND l.due_at IS NOT NULL AND ",
+            may_move!(),
+            $rows,
+            " ORDER BY l.due_at, l.id LIMIT 1)"
+        )
+    };
+}
+
+macro_rules! is_expired {
+    () => {
+        is_due!("in_flight", "outbox_lease_due", "")
+    };
+}
+
 /// Whether a lookup of this shard is due.
-pub(crate) const HAS_LOOKUP: &str = "
-    SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
-                   WHERE operation = ?1 AND state = 'unknown' AND due_at <= ?2
-              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
-                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL)
-              AND id % ?3 = ?4)";
+pub(crate) const HAS_LOOKUP: &str = concat!(
+    "SELECT ",
+    is_due!("unknown", shard_index!(), concat!(" AND l.id % ?3 = ?4", shard_rows!()))
+);
 
 /// When the next lookup of this shard is due.
-pub(crate) const NEXT_LOOKUP: &str = "
-    SELECT (SELECT due_at FROM main.outbox_lease INDEXED BY outbox_lease_due
-            WHERE operation = ?1 AND state = 'unknown' AND due_at IS NOT NULL
-              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
-                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL)
-              AND id % ?2 = ?3
-            ORDER BY due_at, id LIMIT 1)";
+pub(crate) const NEXT_LOOKUP: &str = concat!(
+    "SELECT ",
+    first_due!("unknown", shard_index!(), concat!(" AND l.id % ?2 = ?3", shard_rows!()))
+);
 
-pub(crate) const HAS_DUE: &str = "
-    SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
-                   WHERE operation = ?1 AND state = 'pending' AND due_at <= ?2
-              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
-                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL)
-              AND id % ?3 = ?4)
-        OR EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
-                   WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2
-              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
-                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL))";
+pub(crate) const HAS_DUE: &str = concat!(
+    "SELECT ",
+    is_due!("pending", shard_index!(), concat!(" AND l.id % ?3 = ?4", shard_rows!())),
+    " OR ",
+    is_expired!()
+);
 
 /// The same, of rows that name an endpoint of their own.
-pub(crate) const HAS_DUE_OWN: &str = "
-    SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_own
-                   WHERE operation = ?1 AND state = 'pending' AND due_at <= ?2
-              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
-                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL)
-              AND own_endpoint
-                     AND id % ?3 = ?4)
-        OR EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
-                   WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2
-              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
-                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL))";
+pub(crate) const HAS_DUE_OWN: &str = concat!(
+    "SELECT ",
+    is_due!("pending", "outbox_lease_own", " AND l.own_endpoint AND l.id % ?3 = ?4"),
+    " OR ",
+    is_expired!()
+);
 
 /// The same, of rows that name none.
-pub(crate) const HAS_DUE_CONFIGURED: &str = "
-    SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
-                   WHERE operation = ?1 AND state = 'pending' AND due_at <= ?2
-              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
-                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL)
-                     AND NOT own_endpoint AND id % ?3 = ?4)
-        OR EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
-                   WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2
-              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
-                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL))";
+pub(crate) const HAS_DUE_CONFIGURED: &str = concat!(
+    "SELECT ",
+    is_due!(
+        "pending",
+        shard_index!(),
+        concat!(" AND NOT l.own_endpoint AND l.id % ?3 = ?4", shard_rows!())
+    ),
+    " OR ",
+    is_expired!()
+);
 
-pub(crate) const HAS_EXPIRED: &str = "
-    SELECT EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_due
-                   WHERE operation = ?1 AND state = 'in_flight' AND due_at <= ?2
-              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
-                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL))";
+pub(crate) const HAS_EXPIRED: &str = concat!("SELECT ", is_expired!());
 
 /// The first due time of a pending row, and the first expiry of a lease.
-pub(crate) const NEXT_DUE: &str = "
-    SELECT (SELECT due_at FROM main.outbox_lease INDEXED BY outbox_lease_due
-            WHERE operation = ?1 AND state = 'pending' AND due_at IS NOT NULL
-              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
-                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL)
-              AND id % ?2 = ?3
-            ORDER BY due_at, id LIMIT 1),
-           (SELECT min(due_at) FROM main.outbox_lease INDEXED BY outbox_lease_due
-            WHERE operation = ?1 AND state = 'in_flight' AND due_at IS NOT NULL
-              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
-                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL))";
+pub(crate) const NEXT_DUE: &str = concat!(
+    "SELECT ",
+    first_due!("pending", shard_index!(), concat!(" AND l.id % ?2 = ?3", shard_rows!())),
+    ", ",
+    first_due!("in_flight", "outbox_lease_due", "")
+);
+
+/// The first due time of a pending row that names an endpoint of its own.
+pub(crate) const NEXT_DUE_OWN: &str = concat!(
+    "SELECT ",
+    first_due!("pending", "outbox_lease_own", " AND l.own_endpoint AND l.id % ?2 = ?3")
+);
 
 macro_rules! first_in {
     ($state:literal) => {
         concat!(
-            "(SELECT min(due_at) FROM main.outbox_lease INDEXED BY outbox_lease_due
+            "(SELECT min(due_at) FROM main.outbox_lease l INDEXED BY outbox_lease_due
               WHERE operation = f.operation AND state = '",
             $state,
             "' AND due_at IS NOT NULL
-              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
-                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL))"
+              AND ",
+            may_move!(),
+            ")"
         )
     };
 }
@@ -135,12 +159,3 @@ pub(crate) const FIRST_DUE: &str = concat!(
     SELECT operation, min(until), NULL, NULL FROM main.outbox_hold INDEXED BY outbox_hold_until
     WHERE until IS NOT NULL AND operation <> '' GROUP BY operation"
 );
-/// The first due time of a pending row that names an endpoint of its own.
-pub(crate) const NEXT_DUE_OWN: &str = "
-    SELECT (SELECT due_at FROM main.outbox_lease INDEXED BY outbox_lease_own
-            WHERE operation = ?1 AND state = 'pending' AND due_at IS NOT NULL
-              AND NOT EXISTS (SELECT 1 FROM main.outbox_unrecorded u
-                              WHERE u.id = outbox_lease.id AND u.retry_at IS NOT NULL)
-              AND own_endpoint
-              AND id % ?2 = ?3
-            ORDER BY due_at, id LIMIT 1)";

@@ -18,6 +18,7 @@ use crate::store::relay::rebase::{self, Longest};
 use crate::store::relay::tx::{RelayTx, Rules};
 use crate::store::statement::query_row;
 use crate::store::tables::ledger::Ledger;
+use crate::store::tables::shard::{self, of_shard};
 use crate::store::tables::unrecorded::{self, Kept};
 use crate::store::tables::{hold, pause};
 
@@ -33,6 +34,11 @@ impl Writer {
     pub(crate) fn new(conn: Connection, owner: String) -> Self {
         let file = conn.path().and_then(connection::identity);
         Self { conn, owner, file }
+    }
+
+    /// Makes what finds the rows of this shard without walking over those of others.
+    pub fn index_shard(&self, shard: Shard) -> Result<()> {
+        shard::create_index(&self.conn, shard)
     }
 
     /// For tests that ask about order and not about durability.
@@ -55,7 +61,7 @@ impl Writer {
         if let Some(after) = lookups_after.filter(|_| may_look_up(&gates.configured)) {
             let values =
                 (&rules.operation, now.saturating_sub(after), shard.count(), shard.index());
-            if query_row(&self.conn, HAS_LOOKUP, values, |row| row.get(0))? {
+            if query_row(&self.conn, &of_shard(HAS_LOOKUP, shard), values, |row| row.get(0))? {
                 return Ok(true);
             }
         }
@@ -72,11 +78,13 @@ impl Writer {
     ) -> Result<Option<i64>> {
         let values = (&rules.operation, shard.count(), shard.index());
         let (pending, expiry): (Option<i64>, Option<i64>) =
-            query_row(&self.conn, NEXT_DUE, values, |row| Ok((row.get(0)?, row.get(1)?)))?;
+            query_row(&self.conn, &of_shard(NEXT_DUE, shard), values, |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })?;
         let lookup = match lookups_after {
             Some(after) => {
                 let due: Option<i64> =
-                    query_row(&self.conn, NEXT_LOOKUP, values, |row| row.get(0))?;
+                    query_row(&self.conn, &of_shard(NEXT_LOOKUP, shard), values, |row| row.get(0))?;
                 due.map(|due| due.saturating_add(after))
             }
             None => None,

@@ -7,6 +7,7 @@ use crate::core::Facts;
 use crate::error::Result as Fallible;
 use crate::handler::StoredIntent;
 use crate::store::columns;
+use crate::store::tables::shard::{shard_index, shard_rows};
 use crate::store::tables::unrecorded::may_move;
 
 /// The columns of a row's facts, first in every statement and in the order of `read_facts`. Columns
@@ -45,7 +46,7 @@ macro_rules! candidate_columns {
 /// The statement that finds due rows. The state is a literal and the index is named, so that no
 /// statistics can turn this into a scan; the join is written in the order it must run.
 macro_rules! due {
-    ($state:literal, $index:literal, $condition:literal, $order:literal) => {
+    ($state:literal, $index:expr, $condition:literal, $order:literal) => {
         concat!(
             "SELECT ",
             candidate_columns!(),
@@ -54,7 +55,9 @@ macro_rules! due {
             " LEFT JOIN main.outbox o ON o.id = l.id
             WHERE l.operation = :operation AND l.state = '",
             $state,
-            "' AND l.due_at <= :now AND l.id % :count = :index AND ",
+            "' AND l.due_at <= :now AND l.id % :count = :index",
+            shard_rows!(),
+            " AND ",
             may_move!(),
             $condition,
             " ORDER BY ",
@@ -62,7 +65,7 @@ macro_rules! due {
             " LIMIT :limit OFFSET :passed_over"
         )
     };
-    ($index:literal, $condition:literal) => {
+    ($index:expr, $condition:literal) => {
         Candidates {
             oldest: due!("pending", $index, $condition, "l.due_at, l.id"),
             newest: due!("pending", $index, $condition, "l.due_at DESC, l.id DESC"),
@@ -76,17 +79,17 @@ pub(crate) struct Candidates {
     pub newest: &'static str,
 }
 
-pub(crate) const CANDIDATES: Candidates = due!("outbox_lease_due", "");
+pub(crate) const CANDIDATES: Candidates = due!(shard_index!(), "");
 
 /// Finds rows that name an endpoint of their own.
 pub(crate) const CANDIDATES_OWN: Candidates = due!("outbox_lease_own", " AND l.own_endpoint");
 
 /// Finds rows that name none.
 pub(crate) const CANDIDATES_CONFIGURED: Candidates =
-    due!("outbox_lease_due", " AND NOT l.own_endpoint");
+    due!(shard_index!(), " AND NOT l.own_endpoint");
 
 /// Finds rows in doubt whose lookup is due, or whose lookup ended with its process.
-pub(crate) const LOOKUPS: &str = due!("unknown", "outbox_lease_due", "", "l.due_at, l.id");
+pub(crate) const LOOKUPS: &str = due!("unknown", shard_index!(), "", "l.due_at, l.id");
 
 /// The row as a claim would read it, to say whether it could.
 pub(crate) fn candidate(

@@ -12,4 +12,5 @@ pub(crate) mod lost_lease;
 pub(crate) mod ordering;
 pub(crate) mod pause;
 pub(crate) mod settled;
+pub(crate) mod shard;
 pub(crate) mod unrecorded;
