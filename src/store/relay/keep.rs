@@ -100,6 +100,7 @@ impl RelayTx<'_> {
             return self.record_late(Row { token: Some(*token), ..row }, outcome, &decision);
         };
         let facts = Facts { claimed_at: claimed_at.unwrap_or(self.now), ..found.facts };
+        let facts = facts.aged(self.now, self.boot);
         let draw = Draw { now: self.now, roll };
         let decision = decide::decide(&facts, outcome, &self.policy(rules)?, draw);
         let has_moved = self.moves.apply(row, Some(EventKind::Attempt), &decision, receipt)?
