@@ -200,7 +200,7 @@ impl Outbox {
     /// A connection for a verb that writes times, after a wall clock that was set is seen to.
     fn clocked(&self, verb: &str) -> Result<PooledConnection> {
         let mut conn = self.connection(verb)?;
-        store::mind_clock(&mut conn, self.now(), self.clock().boot().as_ref(), None)?;
+        store::mind_clock(&mut conn, self.now(), self.clock().boot().as_ref(), None, false)?;
         Ok(conn)
     }
 

@@ -224,7 +224,7 @@ impl Engine {
         if by.is_some_and(|by| by.abs() <= STEP_MIN_MS) {
             return Ok(());
         }
-        self.writer.mind_clock(now, boot.as_ref(), self.shared.longest())?;
+        self.writer.mind_clock(now, boot.as_ref(), self.shared.longest(), by.is_some())?;
         self.wall_ahead = Some(now.saturating_sub(ms));
         let by = by.unwrap_or(0);
         self.renew_at = self.renew_at.saturating_add(by);
@@ -238,7 +238,7 @@ impl Engine {
         let newest = self.writer.newest_ahead(now)?;
         if newest.is_some() && newest != self.ahead {
             let boot = self.shared.outbox.clock().boot();
-            self.writer.mind_clock(now, boot.as_ref(), self.shared.longest())?;
+            self.writer.mind_clock(now, boot.as_ref(), self.shared.longest(), true)?;
         }
         self.ahead = newest;
         Ok(())

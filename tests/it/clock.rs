@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use sqlite_outbox::rusqlite::Connection;
-use sqlite_outbox::{Delivery, Operation, Outbox, Outcome, Receipt, Status};
+use sqlite_outbox::{Delivery, Failure, Operation, Outbox, Outcome, Receipt, Status};
 
 use crate::support::folder::folder;
 use crate::support::needs::skipped;
@@ -101,6 +101,25 @@ fn throttles_holds_pauses_and_budgets_keep_the_rest_of_their_time() {
         world.advance(1);
         assert_eq!(relay.drain().unwrap().succeeded, 1);
     }
+}
+
+/// A machine that was stopped as a whole, as a virtual one may be, has an uptime that stood still.
+#[test]
+fn a_step_forward_that_nobody_watched_may_be_time_that_passed() {
+    let world = World::new();
+    for name in ["a", "b"] {
+        world.enqueue(&pay(name));
+    }
+    let operation = || world.operation(DEDUPLICATES).max_per(1, Duration::from_secs(3600));
+    let failure = Failure::new("limited", "answered 429").retry_after(Duration::from_secs(60));
+    world.script.then(Outcome::Limited(failure));
+    relay_on(&world.outbox, operation()).drain().unwrap();
+    world.clock.set(START + 120_000);
+    let report = relay_on(&world.outbox, operation()).drain().unwrap();
+    assert_eq!(report.succeeded, 1, "the throttle is over");
+    world.clock.set(START + YEAR_MS);
+    let report = relay_on(&world.outbox, operation()).drain().unwrap();
+    assert_eq!(report.attempts, 0, "a budget is no matter of patience");
 }
 
 #[test]

@@ -37,12 +37,14 @@ enum Noticed {
 
 /// Moves the product's own times where the wall clock was set since the file was last written.
 /// After a new start of the machine only with `longest`, which a relay brings: a verb leaves that
-/// to the next relay.
+/// to the next relay. `is_watched` says that this process saw the clock being set. Where nobody did,
+/// a step forward may also be time that passed while the whole machine stood still.
 pub(crate) fn mind_clock(
     conn: &mut Connection,
     now: i64,
     boot: Option<&Boot>,
     longest: Option<Longest>,
+    is_watched: bool,
 ) -> Result<()> {
     let is_ahead =
         longest.is_some() && (has_ahead(conn, now)? || newest_ahead(conn, now)?.is_some());
@@ -53,7 +55,7 @@ pub(crate) fn mind_clock(
     let noticed = noticed(&tx, now, boot)?;
     if concerns(noticed, longest) {
         match (noticed, longest) {
-            (Noticed::Stepped(by), _) => step(&tx, by, now)?,
+            (Noticed::Stepped(by), _) => step(&tx, by, now, by > 0 && !is_watched)?,
             (Noticed::Unmeasured, Some(longest)) => cap(&tx, boot.is_some(), longest, now)?,
             _ => {}
         }
@@ -93,22 +95,14 @@ fn save(conn: &Connection, now: i64, boot: Option<&Boot>) -> Result<()> {
     execute(conn, sql, values).map(drop)
 }
 
-/// The times that move with the wall clock, but for those of rows.
-const TIMES: [(&str, &[&str]); 4] = [
-    ("outbox_hold", &["since", "until"]),
-    (
-        "outbox_operation",
-        &[
-            "paused_until",
-            "paused_since",
-            "throttled_since",
-            "throttled_until",
-            "resumed_at",
-            "bucket_at",
-        ],
-    ),
-    ("outbox_spend", &["at"]),
-    ("outbox_unrecorded", &["since", "retry_at"]),
+/// The times that move with the wall clock, but for those of rows; and which of them also where the
+/// time may have passed: what is only waited for comes early then, and at worst waits once more.
+const TIMES: [(&str, &[&str], &str); 5] = [
+    ("outbox_hold", &["since", "until"], "cause IS NOT 'throttled'"),
+    ("outbox_operation", &["paused_until", "paused_since", "resumed_at", "bucket_at"], "true"),
+    ("outbox_operation", &["throttled_since", "throttled_until"], "false"),
+    ("outbox_spend", &["at"], "true"),
+    ("outbox_unrecorded", &["since", "retry_at"], "false"),
 ];
 
 /// A row's time is the product's own, and not the one that the caller has asked for.
@@ -120,15 +114,22 @@ macro_rules! is_own {
     };
 }
 
-fn step(conn: &Connection, by: i64, now: i64) -> Result<()> {
+fn step(conn: &Connection, by: i64, now: i64, may_have_passed: bool) -> Result<()> {
     let sql = concat!(
         "UPDATE main.outbox_lease SET due_at = due_at + :by, resume_at = resume_at + :by
-         WHERE coalesce(due_at, resume_at) > :from AND ",
+         WHERE coalesce(due_at, resume_at) > :from AND (state <> 'pending' OR NOT :may_have_passed)
+           AND ",
         is_own!()
     );
     // What was due before the step is due now, whatever its time.
     let from = now.min(now.saturating_sub(by));
-    execute(conn, sql, named_params! { ":by": by, ":from": from })?;
+    execute(
+        conn,
+        sql,
+        named_params! {
+            ":by": by, ":from": from, ":may_have_passed": may_have_passed,
+        },
+    )?;
     // Those that were moved, because the clock was ahead, go back as far as their caller asked.
     let sql = "UPDATE main.outbox_lease
                SET due_at = due_at + CASE WHEN shift < 0 THEN min(?1, -shift) ELSE ?1 END,
@@ -138,10 +139,12 @@ fn step(conn: &Connection, by: i64, now: i64) -> Result<()> {
                  AND coalesce(due_at, resume_at) =
                      (SELECT available_at FROM main.outbox o WHERE o.id = outbox_lease.id) + shift";
     execute(conn, sql, [by])?;
-    for (table, columns) in TIMES {
+    for (table, columns, always) in TIMES {
         let moved: Vec<String> =
             columns.iter().map(|name| format!("{name} = {name} + ?1")).collect();
-        conn.execute(&format!("UPDATE main.{table} SET {}", moved.join(", ")), [by])?;
+        let moved = moved.join(", ");
+        let sql = format!("UPDATE main.{table} SET {moved} WHERE NOT ?2 OR {always}");
+        conn.execute(&sql, (by, may_have_passed))?;
     }
     // Whatever they have counted, the next claims count once more.
     execute(conn, "DELETE FROM main.outbox_total", [])?;

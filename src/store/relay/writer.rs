@@ -205,8 +205,14 @@ impl Writer {
     }
 
     /// Moves the product's own times where the wall clock was set since the file was last written.
-    pub fn mind_clock(&mut self, now: i64, boot: Option<&Boot>, longest: Longest) -> Result<()> {
-        rebase::mind_clock(&mut self.conn, now, boot, Some(longest))
+    pub fn mind_clock(
+        &mut self,
+        now: i64,
+        boot: Option<&Boot>,
+        longest: Longest,
+        is_watched: bool,
+    ) -> Result<()> {
+        rebase::mind_clock(&mut self.conn, now, boot, Some(longest), is_watched)
     }
 
     /// The newest intent, where it was made while the clock was ahead.
