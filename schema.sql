@@ -209,16 +209,13 @@ CREATE TABLE main.outbox_receipt (
     finished_at   INTEGER NOT NULL,
     attempts      INTEGER NOT NULL,
     downstream_id TEXT,
-    receipt       TEXT
+    receipt       TEXT,
+    -- Whether the intent was not stripped yet.
+    has_payload   INTEGER NOT NULL DEFAULT 1
 ) STRICT;
 
--- Settled intents whose payload is still there, oldest first, so that those that were stripped are
--- not walked over again.
-CREATE TABLE main.outbox_unstripped (
-    finished_at INTEGER NOT NULL,
-    id          INTEGER NOT NULL,
-    PRIMARY KEY (finished_at, id)
-) STRICT, WITHOUT ROWID;
+-- Those whose payload is still there, so that those that were stripped are not walked over again.
+CREATE INDEX main.outbox_receipt_payload ON outbox_receipt (finished_at, id) WHERE has_payload;
 
 -- Whose effect a provider's id names, for operations that create things. An id is never given to
 -- another intent.
@@ -644,21 +641,9 @@ BEGIN
     SELECT RAISE(ABORT, 'outbox: an unsettled intent cannot be deleted; cancel it');
 END;
 
-CREATE TRIGGER main.outbox_settled_payload AFTER INSERT ON outbox_receipt
-BEGIN
-    INSERT INTO outbox_unstripped (finished_at, id) VALUES (NEW.finished_at, NEW.id);
-END;
-
 CREATE TRIGGER main.outbox_strip AFTER UPDATE OF payload ON outbox WHEN NEW.payload IS NULL
 BEGIN
-    DELETE FROM outbox_unstripped
-    WHERE id = NEW.id
-      AND finished_at = (SELECT finished_at FROM outbox_receipt WHERE id = NEW.id);
-END;
-
-CREATE TRIGGER main.outbox_unsettle AFTER DELETE ON outbox_receipt
-BEGIN
-    DELETE FROM outbox_unstripped WHERE finished_at = OLD.finished_at AND id = OLD.id;
+    UPDATE outbox_receipt SET has_payload = 0 WHERE id = NEW.id;
 END;
 
 CREATE TRIGGER main.outbox_delete AFTER DELETE ON outbox

@@ -37,7 +37,7 @@ enum Noticed {
 
 /// Moves the product's own times where the wall clock was set since the file was last written.
 /// After a new start of the machine only with `longest`, which a relay brings: a verb leaves that
-/// to the next relay. `is_watched` says that this process saw the clock being set. Where nobody did,
+/// to the next relay. `is_watched` says that this process saw the clock being set. Where none did,
 /// a step forward may also be time that passed while the whole machine stood still.
 pub(crate) fn mind_clock(
     conn: &mut Connection,

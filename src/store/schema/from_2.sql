@@ -70,15 +70,13 @@ ALTER TABLE main.outbox_keyed ADD COLUMN overtaken INTEGER NOT NULL DEFAULT 0;
 UPDATE main.outbox_keyed SET overtaken = 1
 WHERE id IN (SELECT id FROM main.outbox_lease WHERE state = 'in_flight');
 
--- outbox_unstripped: the settled intents whose payload may still be there.
-CREATE TABLE main.outbox_unstripped (
-    finished_at INTEGER NOT NULL,
-    id          INTEGER NOT NULL,
-    PRIMARY KEY (finished_at, id)
-) STRICT, WITHOUT ROWID;
+-- outbox_receipt: whether the payload is still there.
+ALTER TABLE main.outbox_receipt ADD COLUMN has_payload INTEGER NOT NULL DEFAULT 1;
 
-INSERT INTO main.outbox_unstripped (finished_at, id)
-SELECT finished_at, id FROM main.outbox_receipt ORDER BY finished_at, id;
+UPDATE main.outbox_receipt SET has_payload = 0
+WHERE id IN (SELECT id FROM main.outbox WHERE payload IS NULL);
+
+-- outbox_operation: the causes of pauses and throttles.
 ALTER TABLE main.outbox_operation ADD COLUMN paused_culprit INTEGER;
 ALTER TABLE main.outbox_operation ADD COLUMN refused TEXT;
 ALTER TABLE main.outbox_operation ADD COLUMN throttled_since INTEGER;
