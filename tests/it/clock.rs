@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use sqlite_outbox::rusqlite::Connection;
-use sqlite_outbox::{Delivery, Failure, Operation, Outbox, Outcome, Receipt, Status};
+use sqlite_outbox::{Delivery, Failure, Operation, Outbox, Outcome, Part, Receipt, Status};
 
 use crate::support::folder::folder;
 use crate::support::needs::skipped;
@@ -180,6 +180,25 @@ fn a_doubt_from_before_a_restart_of_the_machine_is_not_repeated() {
     world.clock.reboot(START + 60_000);
     world.drain(DEDUPLICATES);
     assert_eq!((world.entry(id).status, world.script.seen().len()), (Status::Unknown, 1));
+}
+
+/// How long a person pauses a part of an operation is no wait of the product's own.
+#[test]
+fn a_pause_of_a_tenant_outlasts_a_restart_of_the_machine() {
+    let world = World::new();
+    world.enqueue(&pay("a").tenant("t"));
+    let relay = world.relay(DEDUPLICATES);
+    let (tenant, month) = (Part::Tenant("t".into()), Duration::from_secs(30 * 86_400));
+    world.outbox.pause_part(&tenant, None, Some(month), "ann").unwrap();
+    assert_eq!(relay.drain().unwrap().attempts, 0);
+    drop(relay);
+    world.clock.reboot(START + 60_000);
+    let relay = world.relay(DEDUPLICATES);
+    for _ in 0..29 {
+        assert_eq!(relay.drain().unwrap().attempts, 0);
+        world.advance(86_400);
+    }
+    assert_eq!(world.number("SELECT until FROM outbox_hold"), START + 30 * 86_400_000);
 }
 
 #[test]

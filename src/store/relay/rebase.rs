@@ -176,7 +176,10 @@ fn cap(conn: &Connection, is_restart: bool, longest: Longest, now: i64) -> Resul
             ),
             wait,
         ),
-        ("UPDATE main.outbox_hold SET until = ?1 WHERE until > ?1", wait),
+        (
+            "UPDATE main.outbox_hold SET until = ?1 WHERE until > ?1 AND cause IS NOT 'operator'",
+            wait,
+        ),
         ("UPDATE main.outbox_unrecorded SET retry_at = ?1 WHERE retry_at > ?1", wait),
         ("UPDATE main.outbox_hold SET since = ?1 WHERE since > ?1", now),
         (
