@@ -109,6 +109,23 @@ fn part_is_paused_for_a_time() {
     assert!(world.outbox.pause_part(&hot, Some("pya"), None, "ann").is_err());
 }
 
+/// A person who sends one row at once has not resumed the others.
+#[test]
+fn retry_of_a_row_in_a_paused_part_resumes_nothing() {
+    let world = World::new();
+    hot_loop(&world, 4);
+    let relay = relay_on(&world.outbox, world.operation(DEDUPLICATES));
+    world.outbox.pause_part(&Part::Run("hot".into()), None, None, "ann").unwrap();
+    assert_eq!(relay.drain().unwrap().succeeded, 4);
+    world.outbox.retry(1, "bob").unwrap();
+    for _ in 0..5 {
+        assert_eq!(relay.drain().unwrap().attempts, 0);
+        world.advance(60);
+    }
+    assert_eq!(world.number(ASIDE), 4);
+    assert!(world.outbox.resume_part(&Part::Run("hot".into()), None, "ann").unwrap());
+}
+
 #[test]
 fn run_is_listed_and_cancelled() {
     let world = World::new();
