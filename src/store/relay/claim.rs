@@ -8,7 +8,7 @@ use crate::core::hold::{Domain, Hold};
 use crate::core::{Facts, Fit, Gate, Gates, Policy, Scope, Shard, Status, UsedUp, decide};
 use crate::error::{Error, Result};
 use crate::event::EventKind;
-use crate::handler::Delivery;
+use crate::handler::{Delivery, StoredIntent};
 use crate::lease::Lease;
 use crate::store::relay::due::has_due;
 use crate::store::relay::rebase::count_from_now;
@@ -329,7 +329,9 @@ impl RelayTx<'_> {
             None => match self.ledger(operation)?.fit(conn, asking)? {
                 Fit::Fits => None,
                 Fit::Never(budget) => Some(decide::decide_never_fits(&facts, intent.cost, &budget)),
-                Fit::PutOff(used_up) => return self.defer(asking, operation, &used_up),
+                Fit::PutOff(used_up) => {
+                    return self.defer(candidate.id, &intent, request.rules, &used_up);
+                }
                 Fit::Waits(_) => return Ok(Tried::Waits),
             },
         };
@@ -365,13 +367,21 @@ impl RelayTx<'_> {
         })))
     }
 
-    /// Lets a row wait aside until its tenant or run has something left.
-    fn defer(&mut self, row: Asking<'_>, operation: &str, used_up: &UsedUp) -> Result<Tried> {
+    /// Lets a row wait aside until its tenant or run has something left. Others try the holds that
+    /// it was to try.
+    fn defer(
+        &mut self,
+        id: i64,
+        intent: &StoredIntent,
+        rules: &Rules,
+        used_up: &UsedUp,
+    ) -> Result<Tried> {
         let (domain, name) = match used_up.budget.scope {
-            Scope::Run => (Domain::Run, ledger::run_of(self.conn, row.id)?.unwrap_or_default()),
-            _ => (Domain::Tenant, row.tenant_id.to_owned()),
+            Scope::Run => (Domain::Run, ledger::run_of(self.conn, id)?.unwrap_or_default()),
+            _ => (Domain::Tenant, intent.tenant_id.clone()),
         };
-        self.wait_for_budget(Hold::new(operation, domain, name), used_up, row.id)?;
+        self.wait_for_budget(Hold::new(&rules.operation, domain, name), used_up, id)?;
+        self.forget_tries(id, intent, rules)?;
         Ok(Tried::Deferred)
     }
 

@@ -179,3 +179,29 @@ fn operation_that_nobody_registered_is_refused_where_that_is_switched_on() {
                  WHERE kind = 'limited' AND actor = 'ann' AND operation = ''";
     assert_eq!(world.number(trail), 2);
 }
+
+/// A row that waits for its tenant's budget lets another tenant's try the origin.
+#[test]
+fn row_over_its_budget_holds_back_no_other_of_its_origin() {
+    let world = World::new();
+    let to = |entity: &str, tenant: &str, path: &str| {
+        pay(entity).tenant(tenant).endpoint(format!("https://{path}"))
+    };
+    world.enqueue(&to("1", "greedy", "b.example/1"));
+    let budget = world.operation(DEDUPLICATES).max_per_tenant(1, Duration::from_secs(86_400));
+    let relay = relay_on(&world.outbox, budget);
+    assert_eq!(relay.drain().unwrap().succeeded, 1);
+    // The next row that comes due is to try this origin.
+    world.sql(&format!(
+        "INSERT INTO outbox_hold (operation, domain, name, cause, since, reason)
+         VALUES ('pay', 'origin', 'https://a.example', 'breaker', {START}, 'refused')"
+    ));
+    world.enqueue(&to("2", "greedy", "a.example/2"));
+    world.enqueue(&to("3", "modest", "a.example/3"));
+    for _ in 0..3 {
+        relay.drain().unwrap();
+        world.advance(60);
+    }
+    assert_eq!(world.entry(3).status, Status::Succeeded);
+    assert_eq!(world.entry(2).status, Status::Pending);
+}
