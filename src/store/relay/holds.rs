@@ -28,7 +28,7 @@ impl RelayTx<'_> {
         if self.holds(operation)?.kinds.is_empty() {
             return Ok(());
         }
-        for due in hold::due(self.conn, operation, self.now)? {
+        for due in hold::due(self.conn, operation, request.shard, self.now)? {
             if due.domain == Domain::Suspects {
                 continue;
             }

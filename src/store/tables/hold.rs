@@ -96,16 +96,22 @@ pub(crate) fn is_under_way(conn: &Connection, id: i64, token: Option<i64>) -> Re
     Ok(query_row(conn, sql, (id, token), |row| row.get(0))?)
 }
 
-/// The holds of an operation whose time has come, the first first.
-pub(crate) fn due(conn: &Connection, operation: &str, now: i64) -> Result<Vec<Hold>> {
+/// The holds of an operation whose time has come, the first first; without those of which only
+/// other shards have rows, which would stand before the others for as long as nobody serves those.
+pub(crate) fn due(conn: &Connection, operation: &str, shard: Shard, now: i64) -> Result<Vec<Hold>> {
     let mut statement = conn.prepare_cached(DUE)?;
-    let rows = statement.query_map((operation, now), read)?;
+    let rows = statement.query_map((operation, now, shard.count(), shard.index()), read)?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
 pub(crate) const DUE: &str = holds!(
     "INDEXED BY outbox_hold_until
-     WHERE operation = ?1 AND until <= ?2 ORDER BY until LIMIT 100"
+     WHERE operation = ?1 AND until <= ?2
+       AND (EXISTS (SELECT 1 FROM main.outbox_lease l INDEXED BY outbox_lease_held
+                    WHERE l.held_by = outbox_hold.id AND l.id % ?3 = ?4)
+            OR NOT EXISTS (SELECT 1 FROM main.outbox_lease l INDEXED BY outbox_lease_held
+                           WHERE l.held_by = outbox_hold.id))
+     ORDER BY until LIMIT 100"
 );
 
 /// The kinds of domain of which an operation has holds.

@@ -1,5 +1,7 @@
 //! Holds: what stops one origin of an operation stops no other, and its rows wait aside.
 
+use sqlite_outbox::{Filter, Relay, Shard};
+
 use crate::support::world::{DEDUPLICATES, START, World, pay, sent};
 
 /// Enqueues an intent for each path of this host.
@@ -51,4 +53,25 @@ fn one_row_tries_a_hold_whose_time_has_come() {
     world.script.then(crate::support::world::succeeded("ok"));
     relay.drain().unwrap();
     assert_eq!(sent(&world)[0], "a.example/1");
+}
+
+/// However many holds have rows of a shard that no relay serves, those of the others are tried.
+#[test]
+fn holds_of_a_shard_that_nobody_serves_keep_no_other_from_being_tried() {
+    let world = World::new();
+    for n in 1..=150 {
+        // The rows of the last ten hosts are of both shards, those of the others of one.
+        enqueue_to(&world, &format!("h{n}.example"), &["1", "2"]);
+        hold(&world, &format!("https://h{n}.example"), START + 60_000);
+    }
+    assert_eq!(world.drain(DEDUPLICATES).attempts, 0);
+    assert_eq!(world.number(WAITING), 300);
+    for id in (2..=280).step_by(2) {
+        world.outbox.cancel_all(&Filter::default().ids([id]), "ann").unwrap();
+    }
+    let relay = Relay::builder(&world.outbox).operation("pay", world.operation(DEDUPLICATES));
+    let relay = relay.workers(1).shard(Shard::new(0, 2).unwrap()).build().unwrap();
+    world.advance(60);
+    relay.drain().unwrap();
+    assert_eq!(sent(&world).len(), 10);
 }
