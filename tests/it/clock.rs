@@ -2,15 +2,20 @@
 //! early or twice.
 
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use sqlite_outbox::rusqlite::Connection;
-use sqlite_outbox::{Delivery, Failure, Operation, Outbox, Outcome, Part, Receipt, Status};
+use sqlite_outbox::testing::ManualClock;
+use sqlite_outbox::{
+    Boot, Clock, Delivery, Downstream, Failure, Operation, Outbox, Outcome, Part, Receipt, Status,
+};
 
 use crate::support::folder::folder;
 use crate::support::needs::skipped;
 use crate::support::world::{
-    DEDUPLICATES, START, World, maybe_sent, not_sent, pay, relay_on, sent,
+    DEDUPLICATES, START, World, interrupted, maybe_sent, not_sent, pay, relay_on, sent,
 };
 
 /// The command with a wall clock that stands elsewhere, as libfaketime spells it.
@@ -180,6 +185,60 @@ fn a_doubt_from_before_a_restart_of_the_machine_is_not_repeated() {
     world.clock.reboot(START + 60_000);
     world.drain(DEDUPLICATES);
     assert_eq!((world.entry(id).status, world.script.seen().len()), (Status::Unknown, 1));
+}
+
+/// A clock that is set once, while a relay waits for the write lock: after so many looks at it.
+#[derive(Debug, Clone)]
+struct SetMeanwhile {
+    clock: ManualClock,
+    looks_left: Arc<AtomicI64>,
+    by: i64,
+}
+
+impl Clock for SetMeanwhile {
+    fn now(&self) -> i64 {
+        if self.looks_left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.clock.set(self.clock.now() + self.by);
+        }
+        self.clock.now()
+    }
+
+    fn boot(&self) -> Option<Boot> {
+        self.clock.boot()
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_while_a_relay_waits_for_the_lock_ends_no_lease_of_another() {
+    for (by, looks) in (1..9).flat_map(|looks| [(YEAR_MS, looks), (-YEAR_MS, looks)]) {
+        let world = World::new();
+        world.enqueue(&pay("a"));
+        let clock = SetMeanwhile {
+            clock: world.clock.clone(),
+            looks_left: Arc::new(AtomicI64::new(i64::MAX)),
+            by,
+        };
+        let second = Outbox::builder().clock(clock.clone()).open(world.path()).unwrap();
+        let send = |_: &Delivery| Outcome::Succeeded(Receipt::new());
+        let other = relay_on(&second, Operation::new(Downstream::Unprotected, send));
+        other.drain().unwrap();
+        let waits = world.enqueue(&pay("b"));
+        let application = world.second();
+        let handler = interrupted(
+            move || {
+                application.transact(|tx| application.enqueue(tx, &pay("c"))).unwrap();
+                clock.looks_left.store(looks, Ordering::SeqCst);
+                other.drain().unwrap();
+                assert_eq!(application.entry(waits).unwrap().unwrap().status, Status::InFlight);
+            },
+            not_sent(),
+        );
+        let relay = world.other_relay(Downstream::Unprotected, handler);
+        relay.drain().unwrap();
+        assert_eq!(world.entry(waits).status, Status::Pending, "{by} {looks}: it was in doubt");
+        let due = world.entry(waits).next_attempt_at.unwrap() - world.clock.now();
+        assert!((0..=1000).contains(&due), "{by} {looks}: {due}");
+    }
 }
 
 /// How long a person pauses a part of an operation is no wait of the product's own.

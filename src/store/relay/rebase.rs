@@ -67,6 +67,13 @@ pub(crate) fn mind_clock(
     Ok(tx.commit()?)
 }
 
+/// Moves the product's own times, in a transaction that is open, where the clock was set since.
+pub(crate) fn mind_step(conn: &Connection, now: i64, boot: Option<&Boot>) -> Result<()> {
+    let Noticed::Stepped(by) = noticed(conn, now, boot)? else { return Ok(()) };
+    step(conn, by, now, false)?;
+    save(conn, now, boot)
+}
+
 fn concerns(noticed: Noticed, longest: Option<Longest>) -> bool {
     match noticed {
         Noticed::Nothing => false,

@@ -12,6 +12,7 @@ use crate::core::{FlowControl, OnDead, Policy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::handler::StoredIntent;
+use crate::store::relay::rebase::{self, STEP_MIN_MS};
 use crate::store::relay::stops::Stops;
 use crate::store::schema;
 use crate::store::statement::query_row;
@@ -90,15 +91,18 @@ impl<'a> RelayTx<'a> {
         clock: Arc<dyn Clock>,
     ) -> Result<Self> {
         let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
-        // What is entered into a ledger is sent from now on, however long the lock was waited for.
-        let now = now.max(clock.now());
+        // What is entered into a ledger is sent from now on, however long the lock was waited for;
+        // and in that time the clock may have been set, or the file moved along with it.
+        let (boot, at) = (clock.boot(), clock.now());
+        rebase::mind_step(conn, at, boot.as_ref())?;
+        let now = if now.saturating_sub(at) > STEP_MIN_MS { at } else { now.max(at) };
         Ok(Self {
             tx,
             conn,
             moves: Transitions::new(conn, Author::Relay(owner), now),
             owner,
             now,
-            boot: clock.boot().map(|boot| boot.ms),
+            boot: boot.map(|boot| boot.ms),
             clock,
             token: None,
             flows: BTreeMap::new(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-use crate::clock::{Clock, SystemClock};
+use crate::clock::Clock;
 use crate::core::{
     Actor, Backoff, Downstream, Finding, Intent, OnDead, Outcome, Policy, Promise, Receipt,
     Resolution, Shard, Status,
@@ -18,6 +18,7 @@ use crate::store::tables::audit;
 use crate::store::verbs::enqueue;
 use crate::store::verbs::resolve::{confirm, resolve};
 use crate::store::{ClaimRequest, Record, RelayTx, Reported, Rules, Store, Writer};
+use crate::testing::ManualClock;
 
 const NOW: i64 = 1_800_000_000_000;
 const LEASE_MS: i64 = 90_000;
@@ -90,7 +91,7 @@ fn in_tx<T>(
     f: impl FnOnce(&mut RelayTx<'_>) -> Result<T>,
 ) -> T {
     let writer = writer(store, owner);
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let clock: Arc<dyn Clock> = Arc::new(ManualClock::at(now));
     let mut tx = writer.begin(now, clock).unwrap();
     let value = f(&mut tx).unwrap();
     tx.commit().unwrap();
