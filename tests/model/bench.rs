@@ -9,15 +9,24 @@ use tempfile::TempDir;
 
 use super::downstream::{TIME_LIMIT, WINDOW};
 use super::knowledge::SETTLE;
+use super::sequence::LEASE_MS;
 use super::verb::Move;
 use crate::clock::Clock;
 use crate::core::backoff::Jitter;
-use crate::core::{Backoff, Downstream, Limits, OnDead, Policy, Promise};
+use crate::core::budget::{Budget, Kind, Scope};
+use crate::core::{Backoff, Downstream, Limits, OnDead, Policy, Promise, millis};
 use crate::store::tables::contract::{Contract, register};
-use crate::store::{Rules, Store, connection};
+use crate::store::{Longest, Rules, Store, connection, mind_clock};
 use crate::testing::ManualClock;
 
 pub(crate) const OPERATIONS: [&str; 3] = ["deduplicates", "looked_up", "unprotected"];
+
+/// The origin to which intents go that name no endpoint.
+const ORIGIN: &str = "https://configured.example";
+
+/// Few, so that it is used up.
+pub(crate) const BUDGET: Budget =
+    Budget { scope: Scope::Operation, kind: Kind::Sends, amount: 2, window_ms: 300_000 };
 
 /// Where the clock of every sequence starts.
 const START: i64 = 1_800_000_000_000;
@@ -37,6 +46,12 @@ pub(crate) enum Mutant {
     ManySuspects,
     /// Outcomes that are kept because they cannot be recorded are lost.
     NoProof,
+    /// A hold on one origin holds the rows of all.
+    OneBreaker,
+    /// The ledger of a budget forgets.
+    NoLedger,
+    /// The store does not notice that the wall clock was set.
+    NoSteps,
 }
 
 /// The configuration of a sequence.
@@ -45,7 +60,7 @@ pub(crate) struct Setup(pub u16);
 
 impl Setup {
     pub fn random(rng: &mut fastrand::Rng) -> Self {
-        Self(rng.u16(0..1 << 11))
+        Self(rng.u16(0..1 << 15))
     }
 
     /// Whether the wall clock jumps in the sequence.
@@ -61,7 +76,17 @@ impl Setup {
 
     /// Whether a trigger of the application makes writes fail in it.
     pub fn has_obstructions(self) -> bool {
-        self.0 & 1 << 10 != 0
+        self.0 & 1 << 11 != 0
+    }
+
+    /// Whether intents name endpoints of their own.
+    pub fn has_hosts(self) -> bool {
+        self.0 & 1 << 12 == 0
+    }
+
+    /// Whether few intents of an operation may be sent in a time.
+    pub fn has_budget(self) -> bool {
+        self.0 & 3 << 13 == 3 << 13
     }
 
     pub fn rows_max(self) -> usize {
@@ -92,7 +117,7 @@ impl Setup {
     }
 
     fn breaker_after(self) -> Option<u32> {
-        (self.0 & 64 != 0).then_some(3)
+        (self.0 & 64 != 0).then_some(2)
     }
 }
 
@@ -128,15 +153,16 @@ impl Bench {
         };
         let (person, relays) = (open(), [open(), open()]);
         drop(store);
-        if mutant == Some(Mutant::TwoHeads) {
-            person.execute_batch(TWO_HEADS).expect("a trigger");
-        }
-        if mutant == Some(Mutant::ManySuspects) {
-            person.execute_batch(MANY_SUSPECTS).expect("a trigger");
-        }
-        if mutant == Some(Mutant::NoProof) {
-            person.execute_batch(NO_PROOF).expect("a trigger");
-        }
+        let trigger = match mutant {
+            Some(Mutant::TwoHeads) => TWO_HEADS,
+            Some(Mutant::ManySuspects) => MANY_SUSPECTS,
+            Some(Mutant::NoProof) => NO_PROOF,
+            Some(Mutant::OneBreaker) => ONE_BREAKER,
+            Some(Mutant::NoLedger) => NO_LEDGER,
+            Some(Mutant::NoSteps) => NO_STEPS,
+            Some(Mutant::NoTokenCompare | Mutant::NoWindow) | None => "",
+        };
+        person.execute_batch(trigger).expect("a trigger");
         let (clock, moves) = (ManualClock::at(START), BTreeSet::new());
         Self { person, relays, clock, moves, mutant, _dir: dir }
     }
@@ -145,6 +171,10 @@ impl Bench {
     pub fn reset(&mut self, setup: Setup) -> Vec<Rules> {
         self.person.execute_batch(EMPTY).expect("an empty file");
         self.clock = ManualClock::at(START);
+        // As a relay does that starts.
+        let longest = Longest { lease_ms: LEASE_MS, wait_ms: millis(GIVE_UP_AFTER) };
+        let boot = self.clock.boot();
+        mind_clock(&mut self.person, START, boot.as_ref(), Some(longest), false).expect("a clock");
         (0..OPERATIONS.len()).map(|operation| self.register(operation, setup)).collect()
     }
 
@@ -168,14 +198,16 @@ impl Bench {
             uses_network: false,
         };
         let name = OPERATIONS[operation];
+        let budgets: &[Budget] = if setup.has_budget() { &[BUDGET] } else { &[] };
         let now = self.clock.now();
-        let holds = register(&mut self.person, name, &own, &[], false, now).expect("a contract");
+        let holds =
+            register(&mut self.person, name, &own, budgets, false, now).expect("a contract");
         Rules {
             operation: name.to_owned(),
             policy: policy(holds.0.downstream, setup, operation),
             on_dead: holds.0.on_dead(),
             breaker_after: setup.breaker_after(),
-            network: None,
+            network: Some(ORIGIN.to_owned()),
         }
     }
 
@@ -213,11 +245,15 @@ const EMPTY: &str = "
     DELETE FROM outbox_lease;
     DELETE FROM outbox_lost;
     DELETE FROM outbox_hold;
+    DELETE FROM outbox_budget;
+    DELETE FROM outbox_spend;
+    DELETE FROM outbox_total;
+    DELETE FROM outbox_unrecorded;
     DELETE FROM outbox_settled;
     DELETE FROM outbox_operation;
     DELETE FROM outbox_operation_event;
     DELETE FROM sqlite_sequence;
-    UPDATE outbox_meta SET token = 0;
+    UPDATE outbox_meta SET token = 0, boot_id = NULL, wall_ahead = NULL, ahead_id = NULL;
     COMMIT";
 
 /// Makes recording an attempt fail, for every other intent.
@@ -248,3 +284,28 @@ const MANY_SUSPECTS: &str = "
     WHEN NEW.probe_token IS NOT NULL BEGIN
         UPDATE outbox_hold SET probe_id = NULL WHERE id = NEW.id;
     END";
+
+const ONE_BREAKER: &str = "
+    CREATE TRIGGER one_breaker AFTER UPDATE OF until ON outbox_hold
+    WHEN NEW.domain = 'origin' AND NEW.cause IS NOT NULL
+    BEGIN
+        UPDATE outbox_lease SET held_by = NEW.id, resume_at = due_at, due_at = NULL
+        WHERE operation = NEW.operation AND state = 'pending' AND own_endpoint
+            AND due_at IS NOT NULL;
+    END;
+    CREATE TRIGGER one_refusal AFTER INSERT ON outbox_hold
+    WHEN NEW.domain = 'origin' AND NEW.cause IS NOT NULL
+    BEGIN
+        UPDATE outbox_lease SET held_by = NEW.id, resume_at = due_at, due_at = NULL
+        WHERE operation = NEW.operation AND state = 'pending' AND own_endpoint
+            AND due_at IS NOT NULL;
+    END";
+
+const NO_LEDGER: &str = "
+    CREATE TRIGGER no_ledger AFTER INSERT ON outbox_spend WHEN NEW.id % 2
+    BEGIN DELETE FROM outbox_spend WHERE id = NEW.id AND token = NEW.token; END";
+
+const NO_STEPS: &str = "
+    CREATE TRIGGER no_steps AFTER UPDATE OF wall_ahead ON outbox_meta
+    WHEN NEW.wall_ahead IS NOT NULL
+    BEGIN UPDATE outbox_meta SET boot_id = NULL, wall_ahead = NULL; END";

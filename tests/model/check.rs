@@ -1,6 +1,6 @@
 //! The rules that must hold after every step, each by its name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::snapshot::{EventNow, LeaseNow, RowNow, Snapshot};
@@ -108,6 +108,27 @@ fn is_consistent(row: &RowNow, lease: &LeaseNow) -> bool {
         Status::NeedsReview | Status::Dead => is_free && lease.due_at.is_none(),
         Status::Succeeded | Status::Cancelled => false,
     }
+}
+
+/// After a claim that had room for more: no row waits whose own endpoint has answered every request.
+pub(crate) fn faults_stay(
+    now: &Snapshot,
+    operation: &str,
+    time: i64,
+    failed: &BTreeSet<(String, Option<String>)>,
+) -> Checked {
+    for (id, row) in now.rows.iter().filter(|(_, row)| row.operation == operation) {
+        let has_failed = failed.contains(&(operation.to_owned(), row.endpoint.clone()));
+        let Some(lease) = row.lease.as_ref().filter(|_| row.endpoint.is_some() && !has_failed)
+        else {
+            continue;
+        };
+        let is_due = row.status == Status::Pending && lease.due_at.is_some_and(|at| at <= time);
+        if is_due && lease.lost < 2 || lease.held.as_deref() == Some("origin") {
+            return violation("faults_stay", format!("intent {id} waits: {row:?}"));
+        }
+    }
+    Ok(())
 }
 
 /// At most one row of a line can act, and it is the first, or was on the way when an earlier one

@@ -12,7 +12,7 @@ fn holds(setup: u16, ops: &[Op]) {
 }
 
 fn enqueue(operation: u8, line: Option<u8>) -> Op {
-    Op::Enqueue { operation, line, delay_s: 0, expires_s: None }
+    Op::Enqueue { operation, line, host: None, delay_s: 0, expires_s: None }
 }
 
 /// A revision took the place of a dead intent that later ones had passed, while one of them was on

@@ -22,6 +22,9 @@ struct Attempt {
 pub(crate) struct Model {
     /// By intent: the attempts of which no report says that they were not applied.
     doubtful: BTreeMap<i64, Vec<Attempt>>,
+    /// What was handed out, by operation, as intent, token and monotonic time, and may have been
+    /// sent.
+    spent: BTreeMap<usize, Vec<(i64, i64, Duration)>>,
     /// Intents of which a person has said what need not be true.
     pub hearsay: BTreeSet<i64>,
     /// Intents whose cancellation was requested.
@@ -59,8 +62,24 @@ impl Model {
         self.doubtful.entry(id).or_default().push(attempt);
     }
 
+    /// Counts what is handed out. Returns how many there are within the time, this one included.
+    pub fn spend(
+        &mut self,
+        operation: usize,
+        (id, token): (i64, i64),
+        now: Duration,
+        within: Duration,
+    ) -> usize {
+        let spent = self.spent.entry(operation).or_default();
+        spent.push((id, token, now));
+        spent.iter().filter(|(_, _, at)| *at + within > now).count()
+    }
+
     /// Forgets an attempt that was definitely not applied, or was never begun.
     pub fn not_applied(&mut self, id: i64, token: i64) {
+        for spent in self.spent.values_mut() {
+            spent.retain(|(spent, under, _)| (*spent, *under) != (id, token));
+        }
         if let Some(attempts) = self.doubtful.get_mut(&id) {
             attempts.retain(|attempt| attempt.token != token);
         }

@@ -88,6 +88,21 @@ fn a_store_that_loses_what_it_kept_is_found_out() {
     assert_caught(Mutant::NoProof, SEQUENCES, &["proof_is_kept"]);
 }
 
+#[test]
+fn a_hold_on_all_origins_is_found_out() {
+    assert_caught(Mutant::OneBreaker, 4 * SEQUENCES, &["faults_stay"]);
+}
+
+#[test]
+fn a_ledger_that_forgets_is_found_out() {
+    assert_caught(Mutant::NoLedger, 4 * SEQUENCES, &["budget"]);
+}
+
+#[test]
+fn a_clock_that_is_set_unnoticed_is_found_out() {
+    assert_caught(Mutant::NoSteps, 4 * SEQUENCES, &["budget"]);
+}
+
 fn assert_caught(mutant: Mutant, sequences: u64, checks: &[&str]) {
     let Err(failure) = search(Some(mutant), sequences) else {
         panic!("no check finds {mutant:?}");

@@ -8,6 +8,9 @@ use fastrand::Rng;
 use super::bench::Setup;
 use crate::core::status::Status;
 
+/// How many hosts intents name.
+const HOSTS: u8 = 2;
+
 /// Which row: a number among those it makes sense for, or now and then among all.
 pub(crate) type Pick = u8;
 
@@ -16,6 +19,8 @@ pub(crate) enum Op {
     Enqueue {
         operation: u8,
         line: Option<u8>,
+        /// The intent names an endpoint of its own, at this host.
+        host: Option<u8>,
         delay_s: u16,
         expires_s: Option<u16>,
     },
@@ -168,7 +173,7 @@ impl Op {
             return if rng.bool() { Self::Crash { relay } } else { Self::Recover { relay } };
         }
         match rng.u8(0..if setup.has_persons() { 100 } else { 87 }) {
-            0..9 => Self::enqueue(rng, operation),
+            0..9 => Self::enqueue(rng, operation, setup),
             9..27 => Self::Claim { relay, operation, limit: rng.u8(1..4) },
             27..36 => Self::LookUp { relay, operation, limit: rng.u8(1..4) },
             36..44 => Self::Work { relay, nth, answer: Answer::random(rng) },
@@ -188,10 +193,11 @@ impl Op {
         }
     }
 
-    fn enqueue(rng: &mut Rng, operation: u8) -> Self {
+    fn enqueue(rng: &mut Rng, operation: u8, setup: Setup) -> Self {
         Self::Enqueue {
             operation,
             line: (rng.u8(0..3) > 0).then(|| rng.u8(0..3)),
+            host: (setup.has_hosts() && rng.u8(0..3) > 0).then(|| rng.u8(0..HOSTS)),
             delay_s: if rng.u8(0..8) == 0 { rng.u16(1..200) } else { 0 },
             expires_s: (rng.u8(0..8) == 0).then(|| rng.u16(200..900)),
         }

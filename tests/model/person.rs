@@ -20,13 +20,8 @@ use crate::store::verbs::{enqueue, resolve};
 const PAYLOAD_MAX: usize = 1024;
 
 impl Machine<'_> {
-    pub fn enqueue(
-        &mut self,
-        operation: u8,
-        line: Option<u8>,
-        delay_s: u16,
-        expires_s: Option<u16>,
-    ) -> Checked<Option<Done>> {
+    pub fn enqueue(&mut self, op: Op) -> Checked<Option<Done>> {
+        let Op::Enqueue { operation, line, host, delay_s, expires_s } = op else { return Ok(None) };
         if !self.has_room() {
             return Ok(None);
         }
@@ -39,6 +34,9 @@ impl Machine<'_> {
             // Two lines of one name, and one that operations share.
             intent = intent.tenant(["a", "b", "a"][usize::from(line)]);
             intent = intent.ordering_key(["x", "x", "y"][usize::from(line)]);
+        }
+        if let Some(host) = host {
+            intent = intent.endpoint(format!("https://host-{host}.example/"));
         }
         if let Some(expires_s) = expires_s {
             intent = intent.expires_in(Duration::from_secs(expires_s.into()));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bench::{Mutant, OPERATIONS, downstream};
+use super::bench::{BUDGET, Mutant, OPERATIONS, downstream};
 use super::check::{Checked, Done, Violation, violation};
 use super::knowledge::{Promise, SETTLE};
 use super::op::Answer;
@@ -81,6 +81,10 @@ impl Machine<'_> {
             tx.check_schema()?;
             tx.claim(&request(&rules[operation], limit, tries_suspects))
         })?;
+        let is_paused = self.paused.contains(&u8::try_from(operation).unwrap_or(0));
+        let has_room = claimed.deliveries.len() < limit && !claimed.is_unfinished;
+        let is_held_back = is_paused || self.setup.has_budget();
+        self.claimed_all = (has_room && !is_held_back).then_some(operation);
         self.check_tokens(claimed.deliveries.iter())?;
         for delivery in claimed.deliveries {
             let id = delivery.id;
@@ -91,6 +95,7 @@ impl Machine<'_> {
                 return violation("nothing_unwanted_is_sent", format!("intent {id} is claimed"));
             }
             self.check_promise(&delivery)?;
+            self.check_budget(&delivery)?;
             let owner = &self.relays[relay].owner;
             self.model.hand_out(id, delivery.token, owner, delivery.facts.claimed_at);
             self.relays[relay].held.push(Flight { held: Held::Send(delivery), begun: None });
@@ -112,6 +117,19 @@ impl Machine<'_> {
             relay.held.push(Flight { held, begun: None });
         }
         Ok(Done { verb: Verb::ClaimLookup, row: None, may_be_silent: false })
+    }
+
+    /// No stretch of time as long as the window has more claims than the budget, less what was
+    /// proven not applied, whatever the wall clock says.
+    fn check_budget(&mut self, delivery: &Delivery) -> Checked {
+        let (amount, within) = BUDGET.as_stored();
+        let claim = (delivery.id, delivery.token);
+        let now = self.bench.clock.monotonic();
+        let spent = self.model.spend(operation_of(delivery), claim, now, within);
+        if self.setup.has_budget() && spent as u64 > amount {
+            return violation("budget", format!("intent {} is number {spent}", delivery.id));
+        }
+        Ok(())
     }
 
     /// Within one transaction tokens are equal, and greater than all before.
@@ -293,6 +311,13 @@ impl Machine<'_> {
     }
 
     fn learn(&mut self, id: i64, token: i64, outcome: &Outcome) {
+        let is_answer = matches!(
+            outcome,
+            Outcome::Succeeded(_) | Outcome::Rejected(_) | Outcome::NeedsReview(_)
+        );
+        if let Some(row) = self.before.rows.get(&id).filter(|_| !is_answer) {
+            self.failed.insert((row.operation.clone(), row.endpoint.clone()));
+        }
         self.model.reported(id, token);
         if outcome.is_not_applied() {
             self.model.not_applied(id, token);
@@ -312,6 +337,8 @@ impl Machine<'_> {
     fn is_probe(&self, id: i64, token: i64) -> Checked<bool> {
         let mut statement = self.bench.person.prepare_cached(
             "SELECT EXISTS (SELECT 1 FROM outbox_operation
+                            WHERE probe_id = ?1 AND probe_token = ?2)
+                 OR EXISTS (SELECT 1 FROM outbox_hold
                             WHERE probe_id = ?1 AND probe_token = ?2)",
         )?;
         Ok(statement.query_row((id, token), |row| row.get(0))?)

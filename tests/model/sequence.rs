@@ -1,6 +1,6 @@
 //! The run of a sequence: each operation is done to the file, and everything is checked after it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -30,6 +30,12 @@ pub(crate) struct Machine<'b> {
     pub before: Snapshot,
     /// The last token that was handed out.
     pub token: i64,
+    /// An operation of which a relay claimed all that it could.
+    pub claimed_all: Option<usize>,
+    /// Operations that a person has paused.
+    pub paused: BTreeSet<u8>,
+    /// Operations and endpoints of which not every request was answered.
+    pub failed: BTreeSet<(String, Option<String>)>,
     /// A lookup that found nothing, and whether it was asked late enough.
     pub believed: Option<(i64, bool)>,
     pub entities: u32,
@@ -58,6 +64,9 @@ impl<'b> Machine<'b> {
             model: Model::default(),
             before: Snapshot::default(),
             token: 0,
+            claimed_all: None,
+            paused: BTreeSet::new(),
+            failed: BTreeSet::new(),
             believed: None,
             entities: 0,
             generation: 0,
@@ -127,9 +136,7 @@ impl<'b> Machine<'b> {
     fn perform(&mut self, op: Op) -> Checked<Option<Done>> {
         let of = usize::from;
         match op {
-            Op::Enqueue { operation, line, delay_s, expires_s } => {
-                self.enqueue(operation, line, delay_s, expires_s)
-            }
+            Op::Enqueue { .. } => self.enqueue(op),
             Op::Claim { relay, operation, limit } => {
                 let operation = self.due(Status::Pending, operation).unwrap_or(of(operation));
                 self.claim(of(relay), operation, of(limit)).map(Some)
@@ -175,8 +182,14 @@ impl<'b> Machine<'b> {
                 Ok(None)
             }
             Op::RetryKept { relay } => self.retry_kept(of(relay)),
-            Op::Pause { operation, seconds } => self.pause(operation, seconds),
-            Op::Resume { operation } => self.resume(operation),
+            Op::Pause { operation, seconds } => {
+                self.paused.insert(operation);
+                self.pause(operation, seconds)
+            }
+            Op::Resume { operation } => {
+                self.paused.remove(&operation);
+                self.resume(operation)
+            }
             _ => self.by_a_person(op),
         }
     }
@@ -247,6 +260,10 @@ impl<'b> Machine<'b> {
         }
         // A token may also be drawn to name a doubt.
         self.token = after.token;
+        if let Some(operation) = self.claimed_all.take() {
+            let (name, now) = (OPERATIONS[operation], self.bench.clock.now());
+            check::faults_stay(&after, name, now, &self.failed)?;
+        }
         self.heed_finding(&after)?;
         self.before = after;
         Ok(())

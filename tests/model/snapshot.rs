@@ -12,6 +12,8 @@ pub(crate) struct RowNow {
     pub operation: String,
     pub tenant: String,
     pub ordering_key: Option<String>,
+    /// The endpoint that the intent names.
+    pub endpoint: Option<String>,
     /// The row's position in the order of its key, while it has one.
     pub place: Option<i64>,
     pub status: Status,
@@ -34,6 +36,8 @@ pub(crate) struct LeaseNow {
     pub lost: i64,
     /// The hold behind which the row waits aside.
     pub held_by: Option<i64>,
+    /// The kind of that hold.
+    pub held: Option<String>,
 }
 
 impl LeaseNow {
@@ -71,11 +75,12 @@ impl Snapshot {
         let mut statement = conn.prepare_cached(
             "SELECT o.id, o.operation, o.tenant_id, o.ordering_key, k.position,
                     r.status, r.downstream_id, l.state, l.due_at, l.token, l.owner, l.lost,
-                    l.held_by
+                    l.held_by, h.domain, o.endpoint
              FROM outbox o
              LEFT JOIN outbox_keyed k ON k.id = o.id
              LEFT JOIN outbox_receipt r ON r.id = o.id
-             LEFT JOIN outbox_lease l ON l.id = o.id",
+             LEFT JOIN outbox_lease l ON l.id = o.id
+             LEFT JOIN outbox_hold h ON h.id = l.held_by",
         )?;
         let rows = statement.query_map([], |row| Ok((row.get(0)?, read_row(row)?)))?;
         let rows = rows.collect::<Result<_, _>>()?;
@@ -139,6 +144,7 @@ fn read_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<RowNow> {
         operation: row.get(1)?,
         tenant: row.get(2)?,
         ordering_key: row.get(3)?,
+        endpoint: row.get(14)?,
         place: row.get(4)?,
         status: word.parse::<Status>().expect("a status"),
         receipt: match &settled {
@@ -152,6 +158,7 @@ fn read_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<RowNow> {
                 owner: row.get(10)?,
                 lost: row.get(11)?,
                 held_by: row.get(12)?,
+                held: row.get(13)?,
             }),
             None => None,
         },
