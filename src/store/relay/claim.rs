@@ -100,7 +100,7 @@ impl RelayTx<'_> {
             return Ok(claimed);
         }
         self.release_held(request)?;
-        claimed.suspect_waits = self.release_suspect(request)?;
+        claimed.suspect_waits = self.release_suspect(request, &gates)?;
         claimed.is_limited = self.is_limited(&request.rules.operation)?;
         let conn = self.conn;
         self.ledger(&request.rules.operation)?.forget(conn)?;

@@ -2,7 +2,7 @@
 //! is tried at a time, beside all other rows; the others wait aside behind a hold.
 
 use crate::core::hold::{Admission, Cause, Domain, Hold};
-use crate::core::{Policy, decide};
+use crate::core::{Gate, Gates, Policy, decide};
 use crate::error::Result;
 use crate::store::relay::claim::{ClaimRequest, Claimed, Tried};
 use crate::store::relay::tx::RelayTx;
@@ -10,16 +10,31 @@ use crate::store::tables::candidate::Candidate;
 use crate::store::tables::hold;
 
 impl RelayTx<'_> {
-    /// Lets the next suspect come due, unless one is under way. Returns whether it must wait until
-    /// this relay may try it.
-    pub(super) fn release_suspect(&mut self, request: &ClaimRequest<'_>) -> Result<bool> {
+    /// Lets the next suspect come due that the gates let through, unless one is under way. Returns
+    /// whether it must wait until this relay may try it.
+    pub(super) fn release_suspect(
+        &mut self,
+        request: &ClaimRequest<'_>,
+        gates: &Gates,
+    ) -> Result<bool> {
         let operation = request.rules.operation.as_str();
         if !self.has_holds_of(operation, Domain::Suspects)? {
             return Ok(false);
         }
-        let Some(hold) = self.find_hold(operation, Domain::Suspects, "")? else {
+        let Some(mut hold) = self.find_hold(operation, Domain::Suspects, "")? else {
             return Ok(false);
         };
+        // Where one gate is closed: whether it lets through rows with an endpoint of their own.
+        let is_own = match (&gates.configured, &gates.elsewhere) {
+            (Gate::Closed { .. }, _) => Some(true),
+            (_, Gate::Closed { .. }) => Some(false),
+            _ => None,
+        };
+        if let Some(((id, None), is_own)) = hold.probe.zip(is_own)
+            && hold::reclaim_unstarted(self.conn, id, hold.id, is_own)?
+        {
+            hold.probe = None;
+        }
         let later = Some(self.now.saturating_add(request.lease_ms));
         let is_free = hold.probe.is_none();
         if !is_free || !request.tries_suspects {
@@ -29,12 +44,16 @@ impl RelayTx<'_> {
             }
             return Ok(waits);
         }
-        if let Some(&id) = hold::release(self.conn, hold.id, request.shard, 1)?.first() {
+        let released = match is_own {
+            Some(is_own) => hold::release_one(self.conn, hold.id, request.shard, is_own)?,
+            None => hold::release(self.conn, hold.id, request.shard, 1)?.first().copied(),
+        };
+        if let Some(id) = released {
             self.save_hold(Hold { probe: Some((id, None)), until: later, ..hold })?;
-        } else {
-            // Otherwise all that wait are of shards that other relays serve.
-            self.remove_hold(&hold)?;
+        } else if !self.remove_hold(&hold)? && is_own.is_some() {
+            self.save_hold(Hold { until: later, ..hold })?;
         }
+        // Otherwise all that wait are of shards that other relays serve.
         Ok(false)
     }
 

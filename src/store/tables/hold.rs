@@ -274,12 +274,43 @@ pub(crate) fn release(
         .prepare_cached(OLDEST)?
         .query_map((hold, shard.count(), shard.index(), count), |row| row.get(0))?
         .collect::<Result<_, _>>()?;
-    for id in &ids {
-        let sql = "UPDATE main.outbox_lease
-                   SET due_at = resume_at, resume_at = NULL, held_by = NULL WHERE id = ?1";
-        execute(conn, sql, [id])?;
-    }
+    ids.iter().try_for_each(|&id| come_due(conn, id))?;
     Ok(ids)
+}
+
+fn come_due(conn: &Connection, id: i64) -> Result<()> {
+    let sql = "UPDATE main.outbox_lease
+               SET due_at = resume_at, resume_at = NULL, held_by = NULL WHERE id = ?1";
+    execute(conn, sql, [id]).map(drop)
+}
+
+/// The same for one row of those that name an endpoint of their own, or of those that do not.
+pub(crate) fn release_one(
+    conn: &Connection,
+    hold: i64,
+    shard: Shard,
+    is_own: bool,
+) -> Result<Option<i64>> {
+    let sql = "SELECT id FROM main.outbox_lease INDEXED BY outbox_lease_held
+               WHERE held_by = ?1 AND id % ?2 = ?3 AND own_endpoint = ?4
+               ORDER BY resume_at, id LIMIT 1";
+    let values = (hold, shard.count(), shard.index(), is_own);
+    let id = query_row(conn, sql, values, |row| row.get(0)).optional()?;
+    id.map_or(Ok(()), |id| come_due(conn, id))?;
+    Ok(id)
+}
+
+/// Puts a row aside again that was let through, unless it is one of those. Returns whether it was
+/// put aside.
+pub(crate) fn reclaim_unstarted(
+    conn: &Connection,
+    id: i64,
+    hold: i64,
+    is_own: bool,
+) -> Result<bool> {
+    let sql = "UPDATE main.outbox_lease SET resume_at = due_at, due_at = NULL, held_by = ?2
+               WHERE id = ?1 AND state = 'pending' AND due_at IS NOT NULL AND own_endpoint <> ?3";
+    Ok(execute(conn, sql, (id, hold, is_own))? > 0)
 }
 
 pub(crate) const OLDEST: &str = "

@@ -372,3 +372,20 @@ fn a_name_that_does_not_exist_proves_a_network() {
     relay.drain().unwrap();
     assert_eq!((hosts.count("well"), stored(&world).holds.len()), (1, 0));
 }
+
+/// A suspect that waits for the pause of the configured endpoint keeps no other from being tried.
+#[test]
+fn suspect_behind_a_pause_holds_back_none_of_another_origin() {
+    let world = World::new();
+    let hosts = Hosts::default();
+    let relay = hosts.relay(&world);
+    let ids = [enqueue(&world, "configured", 2), enqueue(&world, "own.example", 1)].concat();
+    world.sql("UPDATE outbox_lease SET lost = 2, tries = 2");
+    hosts.set("configured", Outcome::Unauthorized(Failure::new("auth", "answered 401")));
+    for _ in 0..4 {
+        relay.drain().unwrap();
+        world.advance(1);
+    }
+    assert_eq!(world.entry(ids[2]).status, Status::Succeeded);
+    assert_eq!(hosts.count("configured"), 1);
+}
