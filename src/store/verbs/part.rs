@@ -69,6 +69,11 @@ fn operations(conn: &Connection, operation: Option<&str>) -> Result<Vec<String>>
             let text = format!("operation {operation:?} is not registered by any relay");
             Err(Error::new(ErrorKind::NotFound, text))
         }
+        None if named.is_empty() => {
+            let text = "no relay has registered an operation yet, so a tenant or a run has \
+                        nothing to pause: start a relay first, and pause it then";
+            Err(Error::new(ErrorKind::NotFound, text))
+        }
         _ => Ok(named),
     }
 }

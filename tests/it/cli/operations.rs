@@ -238,6 +238,14 @@ fn run_is_paused_and_cancelled_by_name() {
 }
 
 #[test]
+fn pause_of_a_tenant_is_refused_where_it_would_hold_nothing() {
+    let desk = Desk::new();
+    desk.ok(&["enqueue", "pay", "--entity", "a", "--tenant", "t"]);
+    assert_eq!(desk.run(&["pause", "--tenant", "t"]).code, 3);
+    assert_eq!(desk.run(&["pause", "--run", "r"]).code, 3);
+}
+
+#[test]
 fn operations_are_an_allow_list_where_that_is_switched_on() {
     let desk = Desk::new();
     let relay_toml = desk.file("relay.toml", &config("http://127.0.0.1:9/", ""));
