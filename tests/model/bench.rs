@@ -171,11 +171,15 @@ impl Bench {
     pub fn reset(&mut self, setup: Setup) -> Vec<Rules> {
         self.person.execute_batch(EMPTY).expect("an empty file");
         self.clock = ManualClock::at(START);
-        // As a relay does that starts.
-        let longest = Longest { lease_ms: LEASE_MS, wait_ms: millis(GIVE_UP_AFTER) };
-        let boot = self.clock.boot();
-        mind_clock(&mut self.person, START, boot.as_ref(), Some(longest), false).expect("a clock");
+        self.mind_clock();
         (0..OPERATIONS.len()).map(|operation| self.register(operation, setup)).collect()
+    }
+
+    /// As a relay does when it starts and whenever it looks around.
+    pub fn mind_clock(&mut self) {
+        let longest = Longest { lease_ms: LEASE_MS, wait_ms: millis(GIVE_UP_AFTER) };
+        let (now, boot) = (self.clock.now(), self.clock.boot());
+        mind_clock(&mut self.person, now, boot.as_ref(), Some(longest), true).expect("a clock");
     }
 
     fn register(&mut self, operation: usize, setup: Setup) -> Rules {

@@ -110,7 +110,7 @@ fn is_consistent(row: &RowNow, lease: &LeaseNow) -> bool {
     }
 }
 
-/// After a claim that had room for more: no row waits whose own endpoint has answered every request.
+/// After a claim that had room for more, no row waits whose own endpoint answered every request.
 pub(crate) fn faults_stay(
     now: &Snapshot,
     operation: &str,

@@ -22,8 +22,7 @@ struct Attempt {
 pub(crate) struct Model {
     /// By intent: the attempts of which no report says that they were not applied.
     doubtful: BTreeMap<i64, Vec<Attempt>>,
-    /// What was handed out, by operation, as intent, token and monotonic time, and may have been
-    /// sent.
+    /// Claims that may have been sent, by operation: intent, token and monotonic time.
     spent: BTreeMap<usize, Vec<(i64, i64, Duration)>>,
     /// Intents of which a person has said what need not be true.
     pub hearsay: BTreeSet<i64>,

@@ -295,6 +295,7 @@ impl Machine<'_> {
 
     /// Records the first outcome that was kept and is to be tried again.
     pub fn retry_kept(&mut self, relay: usize) -> Checked<Option<Done>> {
+        self.bench.mind_clock();
         let now = self.bench.clock.now();
         let due = unrecorded::due(&self.bench.person, now)?;
         let Some(kept) = due.first() else { return Ok(None) };

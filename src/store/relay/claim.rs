@@ -304,12 +304,7 @@ impl RelayTx<'_> {
         let row = row_of(candidate.id, candidate.token, Status::Pending, request.rules);
         let intent = match candidate.intent {
             Ok(intent) => intent,
-            Err(why) => {
-                let decision = decide::decide_unreadable(&candidate.facts, &why);
-                self.moves.apply(row, Some(EventKind::Unreadable), &decision, None)?;
-                log::warn!("intent {} cannot be read and is parked: {why}", candidate.id);
-                return Ok(Tried::Parked);
-            }
+            Err(why) => return self.park_unreadable(row, &candidate.facts, &why),
         };
         if count_from_now(conn, candidate.id, intent.created_at, self.now)? {
             return Ok(Tried::Deferred);
@@ -365,6 +360,13 @@ impl RelayTx<'_> {
             lease,
             downstream_id: None,
         })))
+    }
+
+    fn park_unreadable(&mut self, row: Row<'_>, facts: &Facts, why: &str) -> Result<Tried> {
+        let decision = decide::decide_unreadable(facts, why);
+        self.moves.apply(row, Some(EventKind::Unreadable), &decision, None)?;
+        log::warn!("intent {} cannot be read and is parked: {why}", row.id);
+        Ok(Tried::Parked)
     }
 
     /// Lets a row wait aside until its tenant or run has something left. Others try the holds that
