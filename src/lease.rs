@@ -13,8 +13,8 @@ pub(crate) struct Lease {
     expires_at: AtomicI64,
     clock: Arc<dyn Clock>,
     /// When a worker began: monotonic, so that a machine that slept did not work meanwhile, and by
-    /// the outbox's clock.
-    began: OnceLock<(Instant, i64)>,
+    /// the outbox's clock that nobody sets.
+    began: OnceLock<(Instant, Duration)>,
 }
 
 impl Lease {
@@ -43,7 +43,7 @@ impl Lease {
 
     /// Notes when a worker began.
     pub fn begin(&self, at: Instant) {
-        self.began.get_or_init(|| (at, self.now()));
+        self.began.get_or_init(|| (at, self.clock.monotonic()));
     }
 
     /// When a worker began, or `None` while the delivery waits for one.
@@ -51,9 +51,10 @@ impl Lease {
         self.began.get().map(|(at, _)| *at)
     }
 
-    /// When a worker began, by the outbox's clock.
+    /// When a worker began, by the wall clock as it is set now.
     pub fn sent_at(&self) -> Option<i64> {
-        self.began.get().map(|(_, at)| *at)
+        let (_, at) = self.began.get()?;
+        Some(self.now().saturating_sub(millis(self.clock.monotonic().saturating_sub(*at))))
     }
 
     /// Marks the lease as lost: another claim of the row may exist.

@@ -166,3 +166,45 @@ fn an_attempt_that_ends_late_is_left_alone_from_then_on() {
         );
     }
 }
+
+/// The clock was set back, so that by the wall clock two suspects were not to be sent again: they
+/// were not lined up, and then sent both, because the machine's uptime said that they might be.
+#[test]
+fn suspects_are_tried_one_at_a_time_also_when_the_clock_was_set_back() {
+    holds(
+        0,
+        &[
+            enqueue(0, None),
+            enqueue(0, Some(1)),
+            Op::Claim { relay: 1, operation: 0, limit: 3 },
+            Op::AdvanceToNext,
+            Op::Recover { relay: 0 },
+            Op::Claim { relay: 1, operation: 0, limit: 3 },
+            Op::AdvanceToNext,
+            Op::Recover { relay: 0 },
+            Op::Set { seconds: -700 },
+            Op::Claim { relay: 0, operation: 0, limit: 2 },
+        ],
+    );
+}
+
+/// The clock was set forward while an attempt was on its way: its report put the entry of its claim
+/// back to where the clock had stood, and the budget was free again.
+#[test]
+fn a_budget_counts_what_was_sent_before_the_clock_was_set() {
+    let has_budget = 3 << 13;
+    holds(
+        has_budget,
+        &[
+            enqueue(2, None),
+            enqueue(2, Some(2)),
+            Op::Claim { relay: 1, operation: 2, limit: 1 },
+            Op::Begin { relay: 1, nth: 0, answer: Answer::NeedsReview },
+            Op::Set { seconds: 90_000 },
+            Op::Claim { relay: 1, operation: 2, limit: 3 },
+            enqueue(2, None),
+            Op::Report { relay: 1, nth: 0 },
+            Op::Claim { relay: 1, operation: 2, limit: 1 },
+        ],
+    );
+}

@@ -1,7 +1,7 @@
 //! The two relays: what they claim, begin, report, and take with them when they crash.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::bench::{BUDGET, Mutant, OPERATIONS, downstream};
 use super::check::{Checked, Done, Violation, violation};
@@ -184,6 +184,7 @@ impl Machine<'_> {
                 Reported::Outcome(self.sent(delivery, answer))
             }
         };
+        held.delivery().lease.begin(Instant::now());
         let sends_late = answer == Answer::Suspended && matches!(held, Held::Send(_));
         let at_time = self.bench.clock.monotonic();
         self.relays[relay].held[at].begun = Some(Begun { reported, at: at_time, sends_late });

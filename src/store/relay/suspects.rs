@@ -69,6 +69,7 @@ impl RelayTx<'_> {
         if !facts.is_suspect() {
             return self.claim_one(candidate, request, policy);
         }
+        let facts = facts.claimed(self.now, self.boot);
         let may_be_sent = decide::withheld(&facts, policy.promise, self.now).is_none();
         if may_be_sent
             && candidate.intent.is_ok()
