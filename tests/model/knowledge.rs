@@ -98,6 +98,9 @@ impl Model {
     /// A person or lookup that may say so has said that none of the attempts was applied.
     pub fn cleared(&mut self, id: i64) {
         self.doubtful.remove(&id);
+        for spent in self.spent.values_mut() {
+            spent.retain(|(spent, _, _)| *spent != id);
+        }
     }
 
     pub fn is_in_doubt(&self, id: i64) -> bool {
