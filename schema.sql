@@ -1,4 +1,4 @@
--- sqlite-outbox, schema version 3. SQLite 3.38 or newer.
+-- sqlite-outbox, schema version 4. SQLite 3.38 or newer.
 --
 -- This file is the contract for every language: a plain INSERT into `outbox` is a full enqueue.
 -- Times are UTC milliseconds since 1970. Everything but `outbox` and `outbox_inbox` is written by
@@ -27,7 +27,7 @@ CREATE TABLE main.outbox_meta (
 ) STRICT;
 
 INSERT INTO main.outbox_meta (id, schema_version, database_id)
-VALUES (1, 3, lower(hex(randomblob(16))));
+VALUES (1, 4, lower(hex(randomblob(16))));
 
 -- The intents. Append-only: what was authorised is what is sent, on every attempt.
 CREATE TABLE main.outbox (

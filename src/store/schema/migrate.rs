@@ -33,6 +33,7 @@ struct Migration {
 const MIGRATIONS: &[Migration] = &[
     Migration { from: 1, sql: include_str!("from_1.sql"), removes: &[] },
     Migration { from: 2, sql: include_str!("from_2.sql"), removes: &[] },
+    Migration { from: 3, sql: include_str!("from_3.sql"), removes: &[] },
 ];
 
 const POLL: Duration = Duration::from_millis(20);

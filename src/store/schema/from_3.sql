@@ -1,0 +1,1 @@
+-- From version 3 to 4.
