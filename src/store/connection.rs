@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use file_id::FileId;
 use r2d2_sqlite::SqliteConnectionManager;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -141,7 +142,9 @@ impl r2d2::ManageConnection for Manager {
 /// Sets what a connection of ours needs. Never used on a caller's connection.
 fn configure(conn: &Connection) -> Result<(), rusqlite::Error> {
     conn.busy_handler(Some(wait_for_lock))?;
-    conn.set_prepared_statement_cache_capacity(64);
+    conn.set_prepared_statement_cache_capacity(128);
+    // Or a statement is prepared again whenever a bound value could change its plan.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     conn.execute_batch(
         "PRAGMA synchronous = FULL;
          PRAGMA fullfsync = ON;

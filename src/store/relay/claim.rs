@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rusqlite::named_params;
+use rusqlite::{named_params, params};
 
 use crate::core::hold::{Domain, Hold};
 use crate::core::{Facts, Fit, Gate, Gates, Policy, Scope, Shard, Status, UsedUp, decide};
@@ -390,20 +390,19 @@ impl RelayTx<'_> {
     /// Counts the attempt together with the claim, so that a crash cannot make it free.
     fn take(&self, id: i64, facts: &Facts, expires_at: i64, token: i64) -> Result<()> {
         let sql = "UPDATE main.outbox_lease
-                   SET state = 'in_flight', due_at = :expires_at, attempts = :attempts,
-                       tries = :tries, token = :token, last_token = :token, owner = :owner,
-                       claimed_at = :now, doubt_boot = :doubt_boot
-                   WHERE id = :id AND state = 'pending'";
-        let values = named_params! {
-            ":id": id,
-            ":expires_at": expires_at,
-            ":attempts": facts.attempts,
-            ":tries": facts.tries,
-            ":token": token,
-            ":owner": self.owner,
-            ":now": self.now,
-            ":doubt_boot": facts.doubt_boot,
-        };
+                   SET state = 'in_flight', due_at = ?2, attempts = ?3, tries = ?4, token = ?5,
+                       last_token = ?5, owner = ?6, claimed_at = ?7, doubt_boot = ?8
+                   WHERE id = ?1 AND state = 'pending'";
+        let values = params![
+            id,
+            expires_at,
+            facts.attempts,
+            facts.tries,
+            token,
+            self.owner,
+            self.now,
+            facts.doubt_boot,
+        ];
         // The write lock is held since the row was found: only a trigger can have kept it.
         if execute(self.conn, sql, values)? == 1 { Ok(()) } else { Err(Error::kept_by_trigger()) }
     }

@@ -139,16 +139,26 @@ macro_rules! first_in {
     };
 }
 
-/// The first due time of each operation by state, found by skipping through the index, and when the
+/// The operations that have due times, found by skipping through the index.
+macro_rules! operations_with_due {
+    () => {
+        "RECURSIVE found(operation) AS (
+            SELECT (SELECT min(operation) FROM main.outbox_lease WHERE due_at IS NOT NULL)
+            UNION ALL
+            SELECT (SELECT min(l.operation) FROM main.outbox_lease l
+                    WHERE l.operation > found.operation AND l.due_at IS NOT NULL)
+            FROM found WHERE found.operation IS NOT NULL)"
+    };
+}
+
+pub(crate) use operations_with_due;
+
+/// The first due time of each operation by state, and when the
 /// first of its holds is to be tried.
 pub(crate) const FIRST_DUE: &str = concat!(
-    "WITH RECURSIVE found(operation) AS (
-        SELECT (SELECT min(operation) FROM main.outbox_lease WHERE due_at IS NOT NULL)
-        UNION ALL
-        SELECT (SELECT min(l.operation) FROM main.outbox_lease l
-                WHERE l.operation > found.operation AND l.due_at IS NOT NULL)
-        FROM found WHERE found.operation IS NOT NULL)
-    SELECT f.operation, ",
+    "WITH ",
+    operations_with_due!(),
+    " SELECT f.operation, ",
     first_in!("pending"),
     ", ",
     first_in!("in_flight"),

@@ -12,6 +12,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior, named_params}
 use crate::clock::Boot;
 use crate::core::{CLOCK_SLACK_MS, utc};
 use crate::error::Result;
+use crate::store::relay::due::operations_with_due;
 use crate::store::statement::{execute, query_row};
 
 /// How far the two clocks may drift apart before the wall clock counts as set.
@@ -228,15 +229,26 @@ fn has_ahead(conn: &Connection, now: i64) -> Result<bool> {
     Ok(query_row(conn, HAS_AHEAD, [now.saturating_add(CLOCK_SLACK_MS)], |row| row.get(0))?)
 }
 
-macro_rules! ahead {
+macro_rules! is_ahead {
     () => {
-        "WHERE state = 'pending' AND shift IS NULL AND coalesce(due_at, resume_at) > ?1
-           AND (SELECT o.created_at > ?1 AND o.available_at = coalesce(due_at, resume_at)
-                FROM main.outbox o WHERE o.id = outbox_lease.id)"
+        "shift IS NULL AND (SELECT o.created_at > ?1 AND o.available_at = coalesce(due_at, resume_at)
+                            FROM main.outbox o WHERE o.id = outbox_lease.id)"
     };
 }
 
-const HAS_AHEAD: &str = concat!("SELECT EXISTS (SELECT 1 FROM main.outbox_lease ", ahead!(), ")");
+/// Reads only rows that are not due yet, or wait behind others.
+pub(crate) const HAS_AHEAD: &str = concat!(
+    "WITH ",
+    operations_with_due!(),
+    " SELECT EXISTS (SELECT 1 FROM found f CROSS JOIN main.outbox_lease INDEXED BY outbox_lease_due
+                     WHERE outbox_lease.operation = f.operation AND state = 'pending'
+                       AND due_at > ?1 AND ",
+    is_ahead!(),
+    ") OR EXISTS (SELECT 1 FROM main.outbox_lease INDEXED BY outbox_lease_parked
+                  WHERE state = 'pending' AND due_at IS NULL AND resume_at > ?1 AND ",
+    is_ahead!(),
+    ")"
+);
 
 /// Moves intents that were made while the clock was ahead to now, each with the delay that its
 /// caller has asked for.
@@ -247,7 +259,8 @@ fn bring_back(conn: &Connection, now: i64) -> Result<()> {
         "    due_at = due_at + ?2 - (SELECT created_at FROM main.outbox WHERE id = outbox_lease.id),
              resume_at =
                  resume_at + ?2 - (SELECT created_at FROM main.outbox WHERE id = outbox_lease.id) ",
-        ahead!()
+        "WHERE state = 'pending' AND coalesce(due_at, resume_at) > ?1 AND ",
+        is_ahead!()
     );
     let moved = execute(conn, sql, (now.saturating_add(CLOCK_SLACK_MS), now))?;
     if moved > 0 || newest_ahead(conn, now)?.is_some() {

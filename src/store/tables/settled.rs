@@ -1,6 +1,6 @@
 //! Receipts of settled rows, and how many were settled.
 
-use rusqlite::{Connection, named_params};
+use rusqlite::{Connection, params};
 
 use crate::core::{Decision, Receipt};
 use crate::error::{Error, Result};
@@ -16,15 +16,15 @@ pub(crate) fn write(
 ) -> Result<()> {
     let sql =
         "INSERT INTO main.outbox_receipt (id, status, finished_at, attempts, downstream_id, receipt)
-         VALUES (:id, :status, :finished_at, :attempts, :downstream_id, :receipt)";
-    let values = named_params! {
-        ":id": id,
-        ":status": decision.status.as_str(),
-        ":finished_at": now,
-        ":attempts": decision.facts.attempts,
-        ":downstream_id": receipt.and_then(|r| r.downstream_id.as_deref()),
-        ":receipt": receipt.map(Receipt::to_json),
-    };
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    let values = params![
+        id,
+        decision.status.as_str(),
+        now,
+        decision.facts.attempts,
+        receipt.and_then(|r| r.downstream_id.as_deref()),
+        receipt.map(Receipt::to_json),
+    ];
     if execute(conn, sql, values)? == 1 { Ok(()) } else { Err(Error::kept_by_trigger()) }
 }
 
