@@ -431,7 +431,7 @@ BEGIN
             THEN RAISE(ABORT,
                 'outbox.tenant_id: must be text of at most 255 characters without NUL')
         WHEN typeof(NEW.operation) <> 'text' OR length(NEW.operation) NOT BETWEEN 1 AND 128
-             OR NEW.operation GLOB '*[^-A-Za-z0-9_./]*'
+             OR NEW.operation GLOB '*[^-A-Za-z0-9_./]*' OR instr(NEW.operation, char(0))
             THEN RAISE(ABORT,
                 'outbox.operation: must be 1 to 128 letters, digits or any of _ . / -')
         WHEN (SELECT only_registered FROM outbox_meta)
@@ -445,28 +445,27 @@ BEGIN
             THEN RAISE(ABORT, 'outbox.intent_version: must be an integer from 1')
         WHEN typeof(NEW.idempotency_key) <> 'text'
              OR length(CAST(NEW.idempotency_key AS BLOB)) NOT BETWEEN 1 AND 255
-             OR NEW.idempotency_key GLOB '*[^!-~]*'
+             OR NEW.idempotency_key GLOB '*[^!-~]*' OR instr(NEW.idempotency_key, char(0))
             THEN RAISE(ABORT, 'outbox.idempotency_key: must be 1 to 255 visible ASCII characters')
         WHEN NEW.args_hash IS NOT NULL
              AND (typeof(NEW.args_hash) <> 'text' OR length(NEW.args_hash) <> 64
-                   OR NEW.args_hash GLOB '*[^0-9a-f]*')
+                   OR NEW.args_hash GLOB '*[^0-9a-f]*' OR instr(NEW.args_hash, char(0)))
             THEN RAISE(ABORT, 'outbox.args_hash: must be NULL or SHA-256 as 64 hexadecimal digits')
         WHEN NEW.endpoint IS NOT NULL
              AND (typeof(NEW.endpoint) <> 'text' OR length(NEW.endpoint) > 2048
-                  OR NEW.endpoint GLOB '*[^!-~]*'
+                  OR NEW.endpoint GLOB '*[^!-~]*' OR instr(NEW.endpoint, char(0))
                   OR NOT (lower(NEW.endpoint) GLOB 'http://?*'
-                           OR lower(NEW.endpoint) GLOB 'https://?*')
-                  OR instr(NEW.endpoint, '#')
-                  OR instr(substr(NEW.endpoint, instr(NEW.endpoint, '://') + 3), '@') BETWEEN 1
-                     AND instr(replace(substr(NEW.endpoint, instr(NEW.endpoint, '://') + 3),
-                                       '?', '/') || '/', '/'))
+                           OR lower(NEW.endpoint) GLOB 'https://?*'))
             THEN RAISE(ABORT,
-                'outbox.endpoint: must be NULL or an http(s) URL of at most 2048 ASCII characters without user name and fragment')
-        WHEN NEW.method IS NULL OR NEW.method NOT IN ('POST', 'PUT', 'PATCH', 'DELETE', 'GET')
+                'outbox.endpoint: must be NULL or an http(s) URL of at most 2048 ASCII characters')
+        WHEN NEW.method IS NULL OR NEW.method <> 'POST'
+             AND NEW.method NOT IN ('PUT', 'PATCH', 'DELETE', 'GET')
             THEN RAISE(ABORT, 'outbox.method: must be POST, PUT, PATCH, DELETE or GET')
         WHEN typeof(NEW.content_type) <> 'text' OR length(NEW.content_type) NOT BETWEEN 3 AND 255
-             OR NEW.content_type GLOB '*[^ -~]*' OR NEW.content_type NOT GLOB '?*/?*'
-            THEN RAISE(ABORT, 'outbox.content_type: must be a media type such as application/json')
+             OR NEW.content_type GLOB '*[^ -~]*' OR NEW.content_type NOT GLOB '[^ ]*/*[^ ]'
+             OR NEW.content_type GLOB '/*' OR instr(NEW.content_type, char(0))
+            THEN RAISE(ABORT,
+                'outbox.content_type: must be a media type such as application/json, without line ends, and without blanks around it')
         WHEN typeof(NEW.payload) <> 'text' OR instr(NEW.payload, char(0))
             THEN RAISE(ABORT, 'outbox.payload: must be text without NUL')
         WHEN length(CAST(NEW.payload AS BLOB)) > (SELECT payload_max FROM outbox_meta)
@@ -477,10 +476,10 @@ BEGIN
              AND NOT json_valid(NEW.payload)
             THEN RAISE(ABORT, 'outbox.payload: not valid JSON, which content_type says it is')
         WHEN typeof(NEW.headers) <> 'text' OR NOT json_valid(NEW.headers)
-            THEN RAISE(ABORT, 'outbox.headers: must be a JSON object of strings')
-        WHEN NEW.headers <> '{}' AND (json_type(NEW.headers) <> 'object'
-             OR EXISTS (SELECT 1 FROM json_each(NEW.headers) WHERE type <> 'text'))
-            THEN RAISE(ABORT, 'outbox.headers: must be a JSON object of strings')
+             OR instr(NEW.headers, char(0))
+             OR (NEW.headers <> '{}' AND json_type(NEW.headers) <> 'object')
+            THEN RAISE(ABORT,
+                'outbox.headers: must be a JSON object of strings, numbers and booleans')
         WHEN NEW.ordering_key IS NOT NULL
              AND (typeof(NEW.ordering_key) <> 'text'
                    OR length(NEW.ordering_key) NOT BETWEEN 1 AND 255
@@ -520,6 +519,83 @@ BEGIN
     END;
 END;
 
+-- The same rules as in src/core/endpoint.rs. An endpoint of a plain host and path needs none of
+-- them; `tail` is the text behind the host.
+CREATE TRIGGER main.outbox_insert_endpoint_guard BEFORE INSERT ON outbox
+WHEN NEW.endpoint IS NOT NULL
+     AND (NEW.endpoint NOT GLOB 'https://[A-Za-z0-9]*'
+          OR substr(NEW.endpoint, 9) GLOB '*[^-A-Za-z0-9._/]*')
+BEGIN
+    SELECT CASE
+        WHEN instr(NEW.endpoint, '#')
+            THEN RAISE(ABORT, 'outbox.endpoint: has a fragment, which is never sent; leave it out')
+        WHEN NEW.endpoint GLOB '*[{}]*'
+             AND replace(replace(NEW.endpoint, '{idempotency_key}', 'x'), '{entity_id}', 'x')
+                 GLOB '*[{}]*'
+            THEN RAISE(ABORT,
+                'outbox.endpoint: only {idempotency_key} and {entity_id} may stand in braces; write others as %7B, %7D')
+        WHEN NEW.entity_id IN ('.', '..') AND instr(NEW.endpoint, '{entity_id}')
+             OR NEW.idempotency_key IN ('.', '..') AND NEW.tenant_id = ''
+                AND instr(NEW.endpoint, '{idempotency_key}')
+            THEN RAISE(ABORT, 'outbox.endpoint: a placeholder would become a dot segment')
+        WHEN rest = tail
+             OR rest GLOB '[[]*'
+                AND (substr(rest, 2, instr(rest, ']') - 2) GLOB '*[^0-9A-Fa-f:.]*'
+                     OR length(replace(substr(rest, 1, instr(rest, ']')), ':', ''))
+                        NOT BETWEEN instr(rest, ']') - 8 AND instr(rest, ']') - 2)
+            THEN RAISE(ABORT,
+                'outbox.endpoint: has no host, or one that is neither a name nor an address')
+        WHEN tail <> '' AND tail NOT GLOB '[/?]*'
+             AND (tail NOT GLOB ':[0-9]*'
+                  OR ltrim(substr(tail, 2), '0123456789') GLOB '[^/?]*'
+                  OR CAST(substr(tail, 2) AS INTEGER) NOT BETWEEN 1 AND 65535)
+            THEN RAISE(ABORT,
+                'outbox.endpoint: behind the host may stand a port within 1 to 65535, a path and a query; no user name and password')
+        WHEN rest GLOB '*[<>]*' OR rest GLOB '*[?]*"*'
+             OR substr(rest, 1, instr(rest || '?', '?')) GLOB '*`*'
+            THEN RAISE(ABORT, 'outbox.endpoint: has a character that must be percent-encoded')
+    END
+    FROM (SELECT rest, CASE WHEN rest GLOB '[[]*]*' THEN substr(rest, instr(rest, ']') + 1)
+                            ELSE ltrim(lower(rest), 'abcdefghijklmnopqrstuvwxyz0123456789._-')
+                       END AS tail
+          FROM (SELECT substr(NEW.endpoint, instr(NEW.endpoint, '://') + 3) AS rest));
+END;
+
+-- The same rules as in src/core/header.rs. Numbers and booleans are sent as they are written.
+CREATE TRIGGER main.outbox_insert_headers_guard BEFORE INSERT ON outbox
+WHEN NEW.headers <> '{}' AND json_valid(NEW.headers)
+BEGIN
+    SELECT CASE
+        WHEN type <> 'text' AND type NOT IN ('integer', 'real', 'true', 'false')
+            THEN RAISE(ABORT,
+                'outbox.headers: a value must be a string, a number or a boolean; leave a header out instead of null')
+        WHEN key = '' OR key GLOB '*[^-A-Za-z0-9!#$%&''*+.^_`|~]*'
+            THEN RAISE(ABORT,
+                'outbox.headers: a name must consist of ASCII letters, digits and !#$%&''*+-.^_`|~')
+        WHEN key NOT GLOB '[Xx]-*'
+             AND (lower(key) GLOB 'proxy-*' OR instr(
+                 ' host content-length transfer-encoding connection expect te upgrade trailer keep-alive idempotency-key ',
+                 ' ' || lower(key) || ' '))
+            THEN RAISE(ABORT,
+                'outbox.headers: has a name that belongs to the transport or carries the key; leave it out')
+        WHEN type = 'text' AND (value GLOB '*[^ -~]*' OR value NOT GLOB '[^ ]*' OR value GLOB '* ')
+             -- Some versions of SQLite end a text there, and all compare no further.
+             OR instr(replace(NEW.headers, '\\', ''), '\u0000')
+            THEN RAISE(ABORT,
+                'outbox.headers: a value must be visible ASCII, with spaces only inside, and not empty')
+    END
+    FROM json_each(NEW.headers);
+    SELECT RAISE(ABORT, 'outbox.headers: a name is given twice')
+    FROM json_each(NEW.headers) WHERE NEW.headers GLOB '*,*'
+    GROUP BY lower(key) HAVING count(*) > 1;
+    SELECT CASE
+        WHEN count(*) > 50
+             OR sum(length(key) + length(iif(type = 'text', value, NEW.headers -> fullkey))) > 8192
+            THEN RAISE(ABORT, 'outbox.headers: at most 50, of together at most 8192 bytes')
+    END
+    FROM json_each(NEW.headers) WHERE length(NEW.headers) > 300;
+END;
+
 CREATE TRIGGER main.outbox_inbox_insert_guard BEFORE INSERT ON outbox_inbox
 BEGIN
     SELECT CASE
@@ -548,7 +624,8 @@ END;
 CREATE TRIGGER main.outbox_insert_run AFTER INSERT ON outbox WHEN NEW.headers <> '{}'
 BEGIN
     INSERT INTO outbox_run (id, run)
-    SELECT NEW.id, h.value FROM outbox_meta m, json_each(NEW.headers) h
+    SELECT NEW.id, iif(h.type = 'text', h.value, NEW.headers -> h.fullkey)
+    FROM outbox_meta m, json_each(NEW.headers) h
     WHERE lower(h.key) = m.agent_run_header AND h.value <> '' LIMIT 1;
 END;
 

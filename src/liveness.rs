@@ -44,7 +44,7 @@ struct Held {
 
 impl Lifeline {
     /// Takes the lock of the relay that signs as `owner`, a name that no other relay ever has.
-    pub fn hold(database: &str, owner: &str) -> Result<Self> {
+    pub fn hold(database: &Path, owner: &str) -> Result<Self> {
         let path = folder(database).join(owner);
         let (file, id) = place(&path).map_err(|error| {
             let text = format!(
@@ -91,7 +91,7 @@ impl Drop for Lifeline {
 }
 
 /// How the relay that signs as `owner` appears.
-pub(crate) fn look(database: &str, owner: &str) -> Life {
+pub(crate) fn look(database: &Path, owner: &str) -> Life {
     // A name that was edited into a path, or on Windows into a drive, leads nowhere.
     if owner.contains(['/', '\\', ':']) {
         return Life::Unknown;
@@ -110,12 +110,12 @@ pub(crate) fn look(database: &str, owner: &str) -> Life {
 
 /// Whether the relay that signs as `owner` is alive: a relay without a file is not, because no
 /// request of it may be waited for without end.
-pub(crate) fn is_alive(database: &str, owner: &str) -> bool {
+pub(crate) fn is_alive(database: &Path, owner: &str) -> bool {
     look(database, owner) == Life::Alive
 }
 
 /// The relays that died and whose files are not swept yet.
-pub(crate) fn dead(database: &str) -> Vec<String> {
+pub(crate) fn dead(database: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(folder(database)) else { return Vec::new() };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     // A name with an extension is not a lock that is in force.
@@ -124,12 +124,14 @@ pub(crate) fn dead(database: &str) -> Vec<String> {
 }
 
 /// Removes the file of a dead relay, once nothing is leased to it any more.
-pub(crate) fn sweep(database: &str, owner: &str) {
+pub(crate) fn sweep(database: &Path, owner: &str) {
     let _ = fs::remove_file(folder(database).join(owner));
 }
 
-fn folder(database: &str) -> PathBuf {
-    PathBuf::from(format!("{database}-outbox"))
+fn folder(database: &Path) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push("-outbox");
+    name.into()
 }
 
 #[cfg(test)]

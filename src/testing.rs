@@ -1,7 +1,6 @@
 //! A kit for tests: a clock that moves when told, deliveries without a file, and assertions about
 //! what was enqueued.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -9,7 +8,7 @@ use std::time::Duration;
 
 use crate::clock::{Boot, Clock, SystemClock};
 use crate::core::setters::setters;
-use crate::core::{Downstream, Entry, Facts, Filter, Intent, millis};
+use crate::core::{Downstream, Entry, Facts, Filter, Intent, header, millis};
 use crate::error::Result;
 use crate::handler::{Delivery, StoredIntent};
 use crate::lease::Lease;
@@ -113,8 +112,7 @@ pub fn delivery(intent: &Intent) -> Result<DeliveryBuilder> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let prepared = intent.prepare(clock.now(), usize::MAX)?;
     // The text was written a moment ago, from names and values that were checked.
-    let headers: BTreeMap<String, String> =
-        serde_json::from_str(&prepared.headers).unwrap_or_default();
+    let headers = header::read(&prepared.headers).unwrap_or_default();
     let stored = StoredIntent {
         tenant_id: intent.tenant_id.clone(),
         entity_id: intent.entity_id.clone(),
@@ -125,7 +123,7 @@ pub fn delivery(intent: &Intent) -> Result<DeliveryBuilder> {
         method: intent.method.clone(),
         content_type: intent.content_type.clone(),
         payload: prepared.payload.as_ref().into(),
-        headers: headers.into_iter().collect(),
+        headers,
         ordering_key: intent.ordering_key.clone(),
         created_at: prepared.created_at,
         cost: prepared.cost,

@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::word::words;
-use super::{millis, utc};
+use super::{length, millis, utc};
 
 /// A number of sends, or an amount of cost, in a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,7 +147,7 @@ pub(crate) fn stricter(stored: &[Budget], own: &[Budget]) -> Vec<Budget> {
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let window = Duration::from_millis(self.window_ms.unsigned_abs());
-        write!(f, "{} ({} in {window:?})", self.name(), self.amount)
+        write!(f, "{} ({} in {})", self.name(), self.amount, length(window))
     }
 }
 

@@ -113,15 +113,28 @@ fn parse(text: &str) -> Result<Uri> {
         return Err(invalid("has a user name or password; configure an authorization header"));
     }
     let host = authority.host();
-    if host.is_empty() || host == "[]" {
-        return Err(invalid("has no host"));
+    if !is_host(host) {
+        return Err(invalid("has no host, or one that is neither a name nor an address"));
     }
     // A port that is empty or too large would silently become the scheme's default.
     let port = authority.as_str().get(host.len()..).unwrap_or_default();
-    if !port.is_empty() && authority.port_u16().is_none_or(|port| port == 0) {
+    let is_number = port.starts_with(':') && port.bytes().skip(1).all(|b| b.is_ascii_digit());
+    if !port.is_empty() && (!is_number || authority.port_u16().is_none_or(|port| port == 0)) {
         return Err(invalid("has a port that is not in 1..65535"));
     }
     Ok(uri)
+}
+
+/// Whether a text has the form of a host's name, or of an IPv6 address in brackets. The guard of
+/// schema.sql decides in the same way.
+fn is_host(host: &str) -> bool {
+    if let Some(inner) = host.strip_prefix('[') {
+        let inner = inner.strip_suffix(']').unwrap_or_default();
+        let is_address = |b: u8| b.is_ascii_hexdigit() || b == b':' || b == b'.';
+        return inner.matches(':').count() >= 2 && inner.bytes().all(is_address);
+    }
+    let is_name = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
+    !host.is_empty() && host.bytes().all(is_name)
 }
 
 fn percent_encode(value: &str) -> String {

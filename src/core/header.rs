@@ -2,6 +2,10 @@
 //!
 //! No message here repeats a value: it may be a credential.
 
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+
 use crate::error::{Error, Result};
 
 /// The header the key is sent in unless the operation says otherwise.
@@ -26,6 +30,20 @@ const RESERVED: [&str; 9] = [
     "trailer",
     "keep-alive",
 ];
+
+/// Reads the headers of a stored intent: a JSON object of strings, and of numbers and booleans,
+/// which stand for their text as it is written.
+pub(crate) fn read(json: &str) -> Result<Vec<(String, String)>, &'static str> {
+    let object: BTreeMap<String, Box<RawValue>> =
+        serde_json::from_str(json).map_err(|_| "outbox.headers is no JSON object")?;
+    let pair = |(name, value): (String, Box<RawValue>)| match value.get() {
+        text if text.starts_with('"') => Some((name, serde_json::from_str(text).ok()?)),
+        text if text == "null" || text.starts_with(['{', '[']) => None,
+        text => Some((name, text.to_owned())),
+    };
+    let read: Option<_> = object.into_iter().map(pair).collect();
+    read.ok_or("outbox.headers holds a value that is no string, number or boolean")
+}
 
 /// Checks the headers of an intent, before it is known in which header its key will be sent.
 pub(crate) fn check_headers(headers: &[(String, String)]) -> Result<()> {

@@ -192,6 +192,11 @@ impl Intent {
                 &canonical_args,
             )),
         };
+        // The values of placeholders are checked as they will be sent.
+        if let Some(endpoint) = self.endpoint.as_deref().filter(|text| text.contains('{')) {
+            let wire_key = key::wire_key(&self.tenant_id, &self.operation, &key);
+            endpoint::expand(endpoint, endpoint::PLACEHOLDERS, &[&wire_key, &self.entity_id])?;
+        }
         let available_at = later(now, "delay", self.delay)?;
         let expires_at =
             self.expires_in.map(|after| later(now, "expires_in", after)).transpose()?;
@@ -218,7 +223,7 @@ impl Intent {
         let text = self.content_type.as_str();
         let parts = text.split_once('/');
         let is_media_type = parts.is_some_and(|(kind, rest)| !kind.is_empty() && !rest.is_empty());
-        if !is_media_type || text.len() > 255 || !text.bytes().all(|b| (0x20..0x7f).contains(&b)) {
+        if !is_media_type || text.len() > 255 || !header::is_value(text) {
             let why = format!("{text:?} is not a media type such as application/json");
             return Err(Error::invalid("content_type", why));
         }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::budget::{self, Budget, Kind, Scope};
 use super::flow::{Limits, Rate};
-use super::millis;
 use super::word::words;
+use super::{length, millis};
 use crate::error::{Error, Result};
 
 /// A limit of an operation that a person sets, in place of what is stored, for every relay on the
@@ -141,7 +141,7 @@ impl Bounds {
     }
 
     fn in_words(&self) -> Vec<(&'static str, String)> {
-        let per = |(amount, per): (u64, Duration)| format!("{amount} in {per:?}");
+        let per = |(amount, per): (u64, Duration)| format!("{amount} in {}", length(per));
         let none = || "none".to_owned();
         let max = self.limits.max_in_flight.map_or_else(none, |max| max.to_string());
         let rate = self.limits.rate.map(|rate| per((rate.count.into(), rate.per)));

@@ -77,6 +77,19 @@ pub(crate) fn millis(duration: std::time::Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
+/// A length of time as relay.toml takes it, in hours at most: `24h`, `1h 30m`, `100ms`.
+pub(crate) fn length(duration: std::time::Duration) -> String {
+    let mut rest = duration.as_millis();
+    let mut parts = Vec::new();
+    for (unit, size) in [("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)] {
+        if rest >= size {
+            parts.push(format!("{}{unit}", rest / size));
+            rest %= size;
+        }
+    }
+    if parts.is_empty() { "0s".into() } else { parts.join(" ") }
+}
+
 /// A time as people write it: UTC, to the second.
 pub(crate) fn utc(at: i64) -> String {
     // Years of four digits; a file may hold anything.

@@ -157,10 +157,10 @@ impl Http {
         })
     }
 
-    /// Sets the timeouts of an attempt.
+    /// Sets the timeouts of an attempt, each longer than zero.
     pub fn timeouts(self, timeouts: Timeouts) -> Self {
         self.set(|http| {
-            http.timeouts = timeouts.at_least_a_moment();
+            http.timeouts = timeouts.checked()?;
             Ok(())
         })
     }

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use crate::core::setters::setters;
+use crate::error::{Error, Result};
 
-/// How long each phase of an attempt may take. A phase of zero counts as one millisecond.
+/// How long each phase of an attempt may take. A phase of zero is refused when the relay is built;
+/// the transport counts in milliseconds, and a shorter phase as one of them.
 ///
 /// ```
 /// use std::time::Duration;
@@ -73,14 +75,25 @@ impl Timeouts {
         (head, self.send.saturating_sub(head))
     }
 
-    pub(super) fn at_least_a_moment(self) -> Self {
+    /// The times as the transport can keep them.
+    pub(super) fn checked(self) -> Result<Self> {
+        let phases = [
+            ("timeouts.resolve", self.resolve),
+            ("timeouts.connect", self.connect),
+            ("timeouts.send", self.send),
+            ("timeouts.response", self.response),
+            ("timeouts.body", self.body),
+        ];
+        if let Some((field, _)) = phases.into_iter().find(|(_, limit)| limit.is_zero()) {
+            return Err(Error::invalid(field, "must be longer than zero"));
+        }
         let moment = Duration::from_millis(1);
-        Self {
+        Ok(Self {
             resolve: self.resolve.max(moment),
             connect: self.connect.max(moment),
             send: self.send.max(moment * 3),
             response: self.response.max(moment),
             body: self.body.max(moment),
-        }
+        })
     }
 }

@@ -1,7 +1,7 @@
 use super::*;
 
-fn folder_of(dir: &tempfile::TempDir) -> String {
-    dir.path().join("app.db").to_str().unwrap().to_owned()
+fn folder_of(dir: &tempfile::TempDir) -> PathBuf {
+    dir.path().join("app.db")
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod verbs;
 mod wait;
 
 use std::cell::RefCell;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -43,7 +43,7 @@ struct Inner {
 
 thread_local! {
     /// The files on which this thread is inside [`Outbox::transact`], innermost last.
-    static IN_TRANSACT: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    static IN_TRANSACT: RefCell<Vec<PathBuf>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Outbox {
@@ -175,7 +175,7 @@ impl Outbox {
     }
 
     /// The file, as SQLite resolves its name.
-    pub fn path(&self) -> &str {
+    pub fn path(&self) -> &Path {
         &self.inner.store.path
     }
 

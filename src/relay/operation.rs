@@ -8,7 +8,7 @@ use crate::core::limit::Bounds;
 use crate::core::setters::setters;
 use crate::core::{
     Backoff, Budget, Downstream, Finding, Kind, Limits, OnDead, Outcome, Policy, Promise, Rate,
-    Scope, millis,
+    Scope, length, millis,
 };
 use crate::error::{Error, Result};
 use crate::handler::{Delivery, Handler};
@@ -219,16 +219,18 @@ impl Operation {
 
     fn check_times(&self, lease: Duration) -> Result<()> {
         let time_limit = self.handler.time_limit();
+        let attempt = length(time_limit);
         if time_limit >= lease {
             let why = format!(
-                "{lease:?} must be longer than the {time_limit:?} one attempt may take (the sum of \
-                 its timeouts); raise lease or lower timeouts"
+                "{} must be longer than the {attempt} one attempt may take (the sum of \
+                 its timeouts); raise lease or lower timeouts",
+                length(lease)
             );
             return Err(Error::invalid("lease", why));
         }
         if self.lookup_delay.is_some_and(|delay| delay <= time_limit) {
             let why = format!(
-                "must be longer than the {time_limit:?} one attempt may take, or a request that is \
+                "must be longer than the {attempt} one attempt may take, or a request that is \
                  on its way would be taken for one that was not applied"
             );
             return Err(Error::invalid("lookup_delay", why));
@@ -237,8 +239,9 @@ impl Operation {
             && window <= time_limit
         {
             let why = format!(
-                "{window:?} must be longer than the {time_limit:?} one attempt may take, or \
-                 nothing could ever be repeated"
+                "{} must be longer than the {attempt} one attempt may take, or \
+                 nothing could ever be repeated",
+                length(window)
             );
             return Err(Error::invalid("key_window", why));
         }

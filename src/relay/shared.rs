@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::operation::Operation;
-use crate::core::{Downstream, Shard, Status, millis};
+use crate::core::{Downstream, Shard, Status, length, millis};
 use crate::error::Result;
 use crate::event::{Event, EventKind};
 use crate::liveness::Lifeline;
@@ -93,7 +93,7 @@ impl Shared {
 fn in_words(downstream: Downstream) -> String {
     match downstream {
         Downstream::DeduplicatesByKey { window } => {
-            let window = humantime::format_duration(window);
+            let window = length(window);
             format!("\"deduplicates\" with key_window {window}")
         }
         Downstream::Unprotected => "\"unprotected\"".into(),

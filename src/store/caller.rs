@@ -1,19 +1,23 @@
 //! Checks of a caller's connection, so that its writes and the outbox's are atomic together.
 
+use std::path::Path;
+
 use rusqlite::Connection;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::connection::is_same_file;
+use crate::store::connection::{file_of, is_same_file};
 use crate::store::statement::query_row;
 
 /// Refuses a connection whose writes to the outbox would not be atomic with the caller's own.
-pub(crate) fn check_transaction(conn: &Connection, ours: &str) -> Result<()> {
-    let theirs = conn.path().unwrap_or("");
-    if !is_same_file(ours, theirs) {
-        let theirs = if theirs.is_empty() { "an in-memory database" } else { theirs };
+pub(crate) fn check_transaction(conn: &Connection, ours: &Path) -> Result<()> {
+    let theirs = file_of(conn);
+    if !theirs.as_deref().is_some_and(|theirs| is_same_file(ours, theirs)) {
+        let theirs = theirs.unwrap_or_else(|| "an in-memory database".into());
         let text = format!(
-            "the connection is on {theirs}, but the outbox is in {ours}; open the \
-             outbox in the file that holds the business data"
+            "the connection is on {}, but the outbox is in {}; open the outbox in the file that \
+             holds the business data",
+            theirs.display(),
+            ours.display()
         );
         return Err(Error::new(ErrorKind::WrongFile, text));
     }

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::ops::Deref;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use file_id::FileId;
@@ -23,7 +23,7 @@ const POOL_SIZE: u32 = 8;
 
 /// Opens the first connection, so that a wrong path is reported at once and not after the pool's
 /// timeout. Returns the file's name as SQLite resolves it.
-pub(crate) fn open_first(path: &Path, create: bool) -> Result<(Connection, String)> {
+pub(crate) fn open_first(path: &Path, create: bool) -> Result<(Connection, PathBuf)> {
     let shown = path.display();
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     if create {
@@ -31,7 +31,7 @@ pub(crate) fn open_first(path: &Path, create: bool) -> Result<(Connection, Strin
     }
     let doing = |error: rusqlite::Error| explain_open(path, create, error);
     let conn = Connection::open_with_flags(path, flags).map_err(doing)?;
-    let Some(resolved) = conn.path().filter(|p| !p.is_empty()).map(str::to_owned) else {
+    let Some(resolved) = file_of(&conn) else {
         return Err(Error::invalid("path", "an outbox lives in a file, not in memory"));
     };
     if conn.is_readonly("main").map_err(doing)? {
@@ -95,14 +95,35 @@ fn pool_error(error: &r2d2::Error) -> Error {
     Error::new(ErrorKind::Database, format!("no connection to the outbox's file: {error}"))
 }
 
+/// The file of a connection, as SQLite resolves its name; `None` for a database in memory.
+pub(crate) fn file_of(conn: &Connection) -> Option<PathBuf> {
+    if let Some(path) = conn.path() {
+        return (!path.is_empty()).then(|| path.into());
+    }
+    // A name that is not UTF-8, which only the database itself gives out.
+    let sql = "SELECT file FROM pragma_database_list WHERE name = 'main'";
+    let read = |row: &rusqlite::Row<'_>| Ok(row.get_ref(0)?.as_bytes()?.to_vec());
+    path_from(conn.query_row(sql, [], read).ok()?)
+}
+
+#[cfg(unix)]
+fn path_from(bytes: Vec<u8>) -> Option<PathBuf> {
+    use std::os::unix::ffi::OsStringExt;
+    (!bytes.is_empty()).then(|| std::ffi::OsString::from_vec(bytes).into())
+}
+
+#[cfg(not(unix))]
+fn path_from(bytes: Vec<u8>) -> Option<PathBuf> {
+    String::from_utf8(bytes).ok().filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
 /// Whether a connection is on this file, given both names as SQLite resolves them. The same name
 /// in the same folder, whatever the folder is called: a hard link of another name would have
 /// another WAL, and writing through both would corrupt the file.
-pub(crate) fn is_same_file(ours: &str, theirs: &str) -> bool {
+pub(crate) fn is_same_file(ours: &Path, theirs: &Path) -> bool {
     if ours == theirs {
         return true;
     }
-    let (ours, theirs) = (Path::new(ours), Path::new(theirs));
     let (Some(our_folder), Some(their_folder)) = (ours.parent(), theirs.parent()) else {
         return false;
     };

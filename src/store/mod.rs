@@ -18,7 +18,7 @@ pub(crate) mod tables;
 mod transitions;
 pub(crate) mod verbs;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub(crate) use caller::{check_durability, check_transaction};
@@ -47,7 +47,7 @@ const MIGRATION_WAIT: Duration = Duration::from_secs(75);
 pub(crate) struct Store {
     pool: connection::Pool,
     /// The file's name as SQLite resolves it.
-    pub path: String,
+    pub path: PathBuf,
     pub database_id: String,
     pub payload_max: usize,
 }
@@ -63,7 +63,7 @@ impl Store {
         let meta = schema::ensure(&first, path, &opening)?;
         // The pool is built while the first connection is open, because the last one to close
         // would checkpoint and delete the WAL.
-        let pool = connection::pool(Path::new(&resolved))?;
+        let pool = connection::pool(&resolved)?;
         drop(first);
         Ok(Self {
             pool,
@@ -80,17 +80,17 @@ impl Store {
 
     /// A connection for a moment's reading.
     pub fn reader(&self) -> Result<connection::Reader> {
-        connection::reader(&self.pool, Path::new(&self.path))
+        connection::reader(&self.pool, &self.path)
     }
 
     /// A writer of its own for a relay that signs its leases as `owner`.
     pub fn writer(&self, owner: String) -> Result<Writer> {
         // Not of the pool: it is kept for the relay's whole life.
-        Ok(Writer::new(connection::open_own(Path::new(&self.path))?, owner))
+        Ok(Writer::new(connection::open_own(&self.path)?, owner))
     }
 
     /// A connection of its own that notices commits of others.
     pub fn watch(&self) -> Result<Watch> {
-        Ok(Watch::new(connection::open_own(Path::new(&self.path))?))
+        Ok(Watch::new(connection::open_own(&self.path)?))
     }
 }

@@ -9,6 +9,7 @@ mod enqueue {
     mod clients;
     mod conflict;
     mod fixture;
+    mod guards;
     mod intent;
     mod migration;
     mod plain_sql;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::doc_markdown)]
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
@@ -29,7 +30,7 @@ that are not named wait, unless there is a [default] table with the same keys."#
 pub struct Cli {
     /// The application's SQLite file
     #[arg(long, value_name = "FILE", env = "OUTBOX_DB", global = true)]
-    pub db: Option<String>,
+    pub db: Option<OsString>,
     /// Print one JSON object per line
     #[arg(long, global = true)]
     pub json: bool,

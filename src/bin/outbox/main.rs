@@ -7,6 +7,7 @@ mod commands;
 mod ui;
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::parser::ValueSource;
@@ -46,10 +47,11 @@ fn is_db_on_command_line(matches: &clap::ArgMatches) -> bool {
 
 fn dispatch(cli: Cli, is_db_named: bool) -> Result<()> {
     let out = Out { is_json: cli.json };
-    let open = || open(cli.db.as_deref(), Access::Change);
-    let look = || self::open(cli.db.as_deref(), Access::Look);
+    let db = cli.db.as_deref().map(Path::new);
+    let open = || open(db, Access::Change);
+    let look = || self::open(db, Access::Look);
     match cli.command {
-        Command::Init => init::run(out, &self::open(cli.db.as_deref(), Access::Create)?),
+        Command::Init => init::run(out, &self::open(db, Access::Create)?),
         Command::Key(args) => key::run(out, &args),
         Command::Enqueue(args) => enqueue::run(out, &open, &args),
         Command::Relay(args) => relay::run(out, &open()?, &args),
@@ -73,7 +75,7 @@ fn dispatch(cli: Cli, is_db_named: bool) -> Result<()> {
             operations::only_registered(out, &open()?, switch == Switch::On, &by)
         }
         Command::Operations { .. } => operations::list(out, &look()?),
-        Command::Demo => demo::run(out, cli.db.as_deref().filter(|_| is_db_named)),
+        Command::Demo => demo::run(out, db.filter(|_| is_db_named)),
     }
 }
 
@@ -88,9 +90,9 @@ enum Access {
     Create,
 }
 
-fn open(db: Option<&str>, access: Access) -> Result<Outbox> {
+fn open(db: Option<&Path>, access: Access) -> Result<Outbox> {
     let db = db.ok_or_else(|| Failure::usage("--db FILE is needed (or OUTBOX_DB)"))?;
-    if db.is_empty() {
+    if db.as_os_str().is_empty() {
         return Err(Failure::usage("--db: must name a file"));
     }
     let create = access == Access::Create;

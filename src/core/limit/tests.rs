@@ -69,6 +69,6 @@ fn overruled_limits_are_named() {
     assert!(low.overruled_by(&low).is_empty());
     assert_eq!(
         low.changes(&high),
-        ["max_in_flight: 2, now 3", "max_cost_per_run: 2 in 60s, now 3 in 60s"]
+        ["max_in_flight: 2, now 3", "max_cost_per_run: 2 in 1m, now 3 in 1m"]
     );
 }

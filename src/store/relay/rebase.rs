@@ -10,7 +10,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, named_params};
 
 use crate::clock::Boot;
-use crate::core::{CLOCK_SLACK_MS, utc};
+use crate::core::{CLOCK_SLACK_MS, length, utc};
 use crate::error::Result;
 use crate::store::relay::due::operations_with_due;
 use crate::store::statement::{execute, query_row};
@@ -157,11 +157,11 @@ fn step(conn: &Connection, by: i64, now: i64, may_have_passed: bool) -> Result<(
     // Whatever they have counted, the next claims count once more.
     execute(conn, "DELETE FROM main.outbox_total", [])?;
     let way = if by > 0 { "forward" } else { "back" };
-    let length = Duration::from_millis(by.unsigned_abs());
+    let by_how_much = Duration::from_millis(by.unsigned_abs());
     log::warn!(
         "the clock was set {way} by {}, to {}: leases, waits, holds, pauses and budgets keep the \
          rest of their time",
-        humantime::format_duration(length),
+        length(by_how_much),
         utc(now)
     );
     Ok(())

@@ -32,7 +32,7 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) fn new(conn: Connection, owner: String) -> Self {
-        let file = conn.path().and_then(connection::identity);
+        let file = connection::file_of(&conn).and_then(connection::identity);
         Self { conn, owner, file }
     }
 
@@ -182,10 +182,11 @@ impl Writer {
 
     /// Refuses to go on where the file was deleted or replaced: what is written now goes nowhere.
     pub fn check_file(&self) -> Result<()> {
-        let path = self.conn.path().unwrap_or_default();
-        if connection::identity(path) == self.file {
+        let path = connection::file_of(&self.conn).unwrap_or_default();
+        if connection::identity(&path) == self.file {
             return Ok(());
         }
+        let path = path.display();
         let text = format!("{path}: the file was deleted or replaced; restart on the new one");
         Err(Error::new(ErrorKind::WrongFile, text))
     }

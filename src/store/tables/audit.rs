@@ -84,10 +84,12 @@ fn read_intent(conn: &Connection, event: &mut Event) -> Result<Option<String>> {
 
 /// The values of the two headers that the audit trail keeps, cut to 255 characters.
 fn named_headers(conn: &Connection, headers: &str) -> Result<(Option<String>, Option<String>)> {
-    let sql = "SELECT (SELECT substr(value, 1, 255) FROM json_each(:headers)
-                       WHERE lower(key) = m.agent_run_header AND type = 'text'),
-                      (SELECT substr(value, 1, 255) FROM json_each(:headers)
-                       WHERE lower(key) = m.tool_version_header AND type = 'text')
+    let sql = "WITH header(name, value) AS (
+                   SELECT lower(key),
+                          substr(iif(type = 'text', value, :headers -> fullkey), 1, 255)
+                   FROM json_each(:headers) WHERE type NOT IN ('null', 'object', 'array'))
+               SELECT (SELECT value FROM header WHERE name = m.agent_run_header),
+                      (SELECT value FROM header WHERE name = m.tool_version_header)
                FROM main.outbox_meta m WHERE m.id = 1";
     Ok(query_row(conn, sql, named_params! { ":headers": headers }, |row| {
         Ok((columns::lossy_option(row, 0)?, columns::lossy_option(row, 1)?))

@@ -3,7 +3,7 @@
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
 
-use crate::core::Facts;
+use crate::core::{Facts, header};
 use crate::error::Result as Fallible;
 use crate::handler::StoredIntent;
 use crate::store::columns;
@@ -156,7 +156,7 @@ fn read_intent(row: &SqlRow<'_>) -> Result<StoredIntent, String> {
         method: column(row, 6)?,
         content_type: column(row, 7)?,
         payload: column(row, 8)?,
-        headers: read_headers(&column::<String>(row, 9)?)?,
+        headers: header::read(&column::<String>(row, 9)?)?,
         ordering_key: column(row, 10)?,
         created_at: column(row, 11)?,
         cost: column(row, 12)?,
@@ -176,18 +176,4 @@ fn column<T: FromSql>(row: &SqlRow<'_>, place: usize) -> Result<T, String> {
             other => format!("outbox.{name}: {other}"),
         }
     })
-}
-
-fn read_headers(text: &str) -> Result<Vec<(String, String)>, String> {
-    use serde_json::{Map, Value};
-    if text == "{}" {
-        return Ok(Vec::new());
-    }
-    let object: Map<String, Value> =
-        serde_json::from_str(text).map_err(|_| "outbox.headers is no JSON object")?;
-    let pair = |(name, value): (String, Value)| match value {
-        Value::String(value) => Ok((name, value)),
-        _ => Err("outbox.headers holds a value that is no string".to_owned()),
-    };
-    object.into_iter().map(pair).collect()
 }

@@ -1,6 +1,7 @@
 //! Values and files that the command refuses: one clear line, the right exit code, and nothing
 //! written.
 
+use crate::support::downstream::Downstream;
 use crate::support::needs;
 
 use super::{Desk, Ran};
@@ -174,6 +175,50 @@ fn file_that_is_read_only_is_explained_in_one_line() {
     assert!(only_error(&ran).contains("read-only"), "{}", ran.err);
 }
 
+/// The name of a file is bytes, of whatever encoding.
+#[cfg(target_os = "linux")]
+#[test]
+fn file_may_have_a_name_that_is_no_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let (desk, downstream) = (Desk::new(), Downstream::start());
+    let name = std::ffi::OsStr::from_bytes(b"caf\xe9 \xff.db");
+    let run = |args: &[&str]| {
+        let mut command = desk.command(&[]);
+        let ran = Ran::from(command.arg("--db").arg(name).args(args).output().unwrap());
+        assert_eq!(ran.code, 0, "{args:?}: {}", ran.err);
+        ran.out
+    };
+    run(&["init"]);
+    assert!(run(&["init", "--json"]).contains("\u{fffd} \u{fffd}.db"));
+    run(&["enqueue", "pay", "--entity", "a", "--endpoint", &downstream.url("/ok")]);
+    let relay = ["relay", "--drain", "--downstream", "deduplicates"];
+    let loopback = ["--allow-addresses", "127.0.0.0/8"];
+    assert_eq!(run(&[&relay[..], &loopback].concat()), "1 attempt: 1 succeeded\n");
+    assert!(run(&["list", "--json"]).contains("succeeded"));
+    assert!(desk.dir.path().join(name).is_file());
+}
+
+/// Input without an end is read up to a bound, and named.
+#[cfg(target_os = "linux")]
+#[test]
+fn input_without_an_end_is_refused() {
+    let desk = Desk::new();
+    for (code, args) in [
+        (2, &["relay", "--drain", "--config", "/dev/zero"][..]),
+        (2, &["enqueue", "pay", "--entity", "e", "--args", "@/dev/zero"]),
+        (2, &["enqueue", "pay", "--entity", "e", "--payload", "@/dev/zero"]),
+        (1, &["confirm", "/dev/zero"]),
+    ] {
+        let ran = desk.run(args);
+        assert_eq!(ran.code, code, "{args:?}: {}", ran.err);
+        assert!(only_error(&ran).contains("/dev/zero: "), "{}", ran.err);
+        assert!(only_error(&ran).contains("more than "), "{}", ran.err);
+    }
+    let zero = std::fs::File::open("/dev/zero").unwrap();
+    let ran = Ran::from(desk.command(&["key", "--stdin"]).stdin(zero).output().unwrap());
+    assert!(ran.code == 1 && only_error(&ran).contains("more than "), "{}", ran.err);
+}
+
 const A_B: &str = "[operations.\"a.b\"]\n";
 
 /// An operation whose third line is this.
@@ -265,7 +310,24 @@ fn relay_toml_setting_of_an_operation_is_named_with_its_line() {
         ),
         (r#"line 3: operations."a.b".endpoint"#, unprotected(r#"endpoint = "nowhere""#)),
         (r#"line 3: operations."a.b".headers.host"#, unprotected(r#"headers = { host = "x" }"#)),
-        (r#"line 3: operations."a.b".headers.x"#, unprotected("headers = { x = 5 }")),
+        (r#"line 3: operations."a.b".headers.x"#, unprotected("headers = { x = 1.5 }")),
+        (r#"line 3: operations."a.b".headers.x"#, unprotected("headers = { x = [\"SENTINEL\"] }")),
+        (
+            r#"line 3: operations."a.b".headers: a name must"#,
+            unprotected(r#"headers = { "authorization: Bearer SENTINEL" = "x" }"#),
+        ),
+        (
+            r#"line 4: operations."a.b".headers: its value must"#,
+            unprotected("[operations.\"a.b\".headers]\n\"authorization: Bearer SENTINEL\" = []"),
+        ),
+        (
+            "line 3: operations.a.b: a key has a character that no key has",
+            unprotected(r#""authorization: Bearer SENTINEL" = "x""#),
+        ),
+        (
+            "headers.x: the environment variable in ${…} is not set",
+            unprotected(r#"headers = { x = "${sk_SENTINEL}" }"#),
+        ),
         (
             "variable OUTBOX_TEST_MISSING is not set",
             unprotected(r#"headers = { x = "SENTINEL ${OUTBOX_TEST_MISSING}" }"#),
@@ -311,6 +373,14 @@ fn relay_toml_setting_of_an_operation_is_named_with_its_line() {
         (
             "line 3: operations.a.b.timeouts.response:",
             unprotected(r#"timeouts = { connect = "1s", response = "x" }"#),
+        ),
+        (
+            r#"line 3: operations."a.b".timeouts.send: must be longer than zero"#,
+            unprotected(r#"timeouts = { connect = "1s", send = "0s" }"#),
+        ),
+        (
+            r#"line 3: operations.a.b.max_cost: "x" is not an amount"#,
+            unprotected(r#"max_cost = "5/1h,x""#),
         ),
         (
             "line 3: default.success_when",

@@ -74,7 +74,7 @@ max_attempts = 10
 give_up_after = "72h"
 backoff = {{ kind = "schedule", delays = ["0s", "5s", "5m"] }}
 timeouts = {{ resolve = "5s", connect = "5s", send = "15s", response = "30s", body = "5s" }}
-headers = {{ authorization = "Bearer ${{OUTBOX_TEST_KEY}}" }}
+headers = {{ authorization = "Bearer ${{OUTBOX_TEST_KEY}}", x-schema = 2, x-live = true }}
 idempotency_header = "Idempotency-Key"
 downstream_id = "/id"
 success_when = {{ pointer = "/id", equals = "eff_1_1" }}
@@ -86,6 +86,8 @@ reconcile.when = {{ pointer = "/state", equals = "done" }}
 reconcile.delay = "2m"
 reconcile.max_attempts = 8
 max_in_flight = 4
+max_per = "100/1m, 5000/24h"
+max_cost = "5000000000/24h"
 on_dead = "continue"
 allow_addresses = ["127.0.0.0/8"]
 allow_origins = ["https://api.example.com"]
@@ -105,7 +107,15 @@ backoff = {{ kind = "exponential", base = "2s", cap = "1h", jitter = "full" }}
     let requests = downstream.requests();
     assert_eq!(requests.len(), 1);
     assert_eq!(requests[0].header("authorization"), Some("Bearer SENTINEL"));
+    assert_eq!(requests[0].header("x-schema"), Some("2"));
+    assert_eq!(requests[0].header("x-live"), Some("true"));
     assert_eq!(desk.statuses()[0], "succeeded");
+    let known = desk.json(&["operations"]);
+    let stripe = known.iter().find(|known| known["operation"] == "stripe.charge").unwrap();
+    let minute_and_day = json!([{"amount": 100, "window_ms": 60_000},
+                                {"amount": 5000, "window_ms": 86_400_000}]);
+    assert_eq!(stripe["max_per"], minute_and_day);
+    assert_eq!(stripe["max_cost"], json!([{"amount": 5_000_000_000_i64, "window_ms": 86_400_000}]));
     let contracts: Vec<(String, String, String)> = {
         let conn = desk.conn();
         let mut statement = conn

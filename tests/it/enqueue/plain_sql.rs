@@ -190,7 +190,13 @@ fn guard_names_the_field_of_a_bad_value() {
         ("payload", "X'7B7D'"),
         ("headers", "'[]'"),
         ("headers", "'{'"),
-        ("headers", "'{\"a\":1}'"),
+        ("headers", "'{\"a\":null}'"),
+        ("headers", "'{\"a\":\"1\",\"a\":\"1\"}'"),
+        ("headers", "'{\"\\u0048ost\":\"h\"}'"),
+        ("headers", "'{}' || char(0)"),
+        ("headers", "X'7B7D'"),
+        ("args_hash", "printf('%064x', 171) || char(0)"),
+        ("endpoint", "X'68747470733a2f2f682f'"),
         ("headers", "'{\"a\":{}}'"),
         ("ordering_key", "''"),
         ("ordering_key", "char(0)"),
@@ -231,6 +237,37 @@ fn guard_names_the_field_of_a_bad_value() {
         }
     }
     assert_eq!(world.number("SELECT count(*) FROM outbox"), 0);
+}
+
+/// Numbers and booleans go out as they are written, also where they name the agent's run.
+#[test]
+fn header_of_a_number_is_its_text() {
+    let world = World::new();
+    let headers = r#"{"n":1,"real":1.10,"exp":1E+2,"big":12345678901234567890123,"b":true,
+                      "s":"a \u0062","x-agent-run":7.0,"x-tool-version":false}"#;
+    let conn = Connection::open(world.path()).unwrap();
+    let sql = "INSERT INTO outbox (operation, entity_id, idempotency_key, headers, payload)
+               VALUES ('pay', 'a', 'k', ?1, '{}')";
+    conn.execute(sql, [headers]).unwrap();
+    world.drain(DEDUPLICATES);
+    let seen = world.script.seen();
+    let sent: Vec<String> =
+        seen[0].headers().iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    let mut expected = [
+        "n: 1",
+        "real: 1.10",
+        "exp: 1E+2",
+        "big: 12345678901234567890123",
+        "b: true",
+        "s: a b",
+        "x-agent-run: 7.0",
+        "x-tool-version: false",
+    ];
+    expected.sort_unstable();
+    assert_eq!(sent, expected);
+    let named = "SELECT count(*) FROM outbox_run r, outbox_event e
+                 WHERE r.run = '7.0' AND e.agent_run = '7.0' AND e.tool_version = 'false'";
+    assert_eq!(world.number(named), 1);
 }
 
 #[test]

@@ -211,7 +211,7 @@ fn tenant_over_budget_is_deferred_and_others_go_on() {
     assert_eq!((waiting.status, waiting.attempts), (Status::Pending, 0));
     let (rule, told) = world.outbox.why(3, None).unwrap();
     assert_eq!(rule, "held");
-    assert!(told.contains("max_per_tenant (2 in 60s)"), "{told}");
+    assert!(told.contains("max_per_tenant (2 in 1m)"), "{told}");
     assert!(told.contains("until 2027-01-15T08:01:05Z"), "{told}");
     let aside = "SELECT count(*) FROM outbox_lease WHERE held_by IS NOT NULL AND tries = 0";
     assert_eq!(world.number(aside), 1198 + 1);
@@ -250,7 +250,7 @@ fn tenant_budget_counts_its_own_cost() {
     other.drain().unwrap();
     let states = || [1, 2, 3, 4, 5].map(|id| world.entry(id).status == Status::Succeeded);
     assert_eq!(states(), [true, false, true, true, false]);
-    assert!(world.outbox.why(5, None).unwrap().1.contains("max_cost_per_tenant (10 in 60s)"));
+    assert!(world.outbox.why(5, None).unwrap().1.contains("max_cost_per_tenant (10 in 1m)"));
     world.advance(60);
     other.drain().unwrap();
     assert_eq!(states(), [true; 5]);
@@ -258,7 +258,7 @@ fn tenant_budget_counts_its_own_cost() {
 
 #[test]
 fn cost_above_the_budget_needs_review() {
-    for (per_tenant, name) in [(false, "max_cost (10 in 60s)"), (true, "max_cost_per_tenant (10")] {
+    for (per_tenant, name) in [(false, "max_cost (10 in 1m)"), (true, "max_cost_per_tenant (10")] {
         let world = World::new();
         enqueue_many(&world, &[pay("1").cost(11), pay("2").cost(10), pay("3").cost(0)]);
         let [relay, _] = two_relays(&world, |operation| {
@@ -317,7 +317,7 @@ fn smaller_of_stored_and_configured_budget_holds() {
     assert_eq!(world.number("SELECT count(*) FROM outbox_budget"), 0);
     let told = "SELECT count(*) FROM outbox_operation_event
                 WHERE kind = 'limited' AND actor = 'relay' AND reason = 'weaken_stored_contract'
-                  AND cause = 'max_per: 1 in 60s, now none'";
+                  AND cause = 'max_per: 1 in 1m, now none'";
     assert_eq!(world.number(told), 1);
 }
 
@@ -354,7 +354,7 @@ fn person_sets_a_limit_that_no_configuration_lifts() {
     let trail = "SELECT count(*) FROM outbox_operation_event
                  WHERE kind = 'limited' AND actor = 'ann' AND reason = 'launch day'
                    AND cause IN ('rate: 1000 in 1s, now none',
-                                 'max_per: 2 in 60s, now 5 in 60s and 6 in 3600s')";
+                                 'max_per: 2 in 1m, now 5 in 1m and 6 in 1h')";
     assert_eq!(world.number(trail), 2);
     // A relay that starts with the smaller number makes it hold again; the other window stays.
     drop(relay());

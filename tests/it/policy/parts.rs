@@ -31,7 +31,7 @@ fn run_over_its_budget_waits_and_others_go_on() {
     assert_eq!(world.number(ASIDE), 697);
     assert_eq!(world.number("SELECT count(*) FROM outbox_hold"), 1);
     let (rule, told) = world.outbox.why(4, None).unwrap();
-    assert!(rule == "held" && told.contains("max_per_run (3 in 60s)"), "{told}");
+    assert!(rule == "held" && told.contains("max_per_run (3 in 1m)"), "{told}");
     assert_eq!(relay.drain().unwrap().attempts, 0);
     for round in 1..=3 {
         world.advance(60);

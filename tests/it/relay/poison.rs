@@ -14,7 +14,7 @@ fn unreadable_row_is_parked() {
         ("payload", "''", "payload"),
         ("payload", "NULL", "payload"),
         ("headers", "'[]'", "headers"),
-        ("headers", "'{\"a\":1}'", "headers"),
+        ("headers", "'{\"a\":null}'", "headers"),
         ("headers", "'nonsense'", "headers"),
         ("headers", "CAST(X'FF' AS TEXT)", "headers"),
         ("entity_id", "CAST(X'FF' AS TEXT)", "entity_id"),

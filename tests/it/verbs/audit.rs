@@ -153,7 +153,7 @@ fn audit_headers_can_be_chosen() {
 /// Headers that were edited into something else keep nothing from being parked.
 #[test]
 fn audit_headers_that_cannot_be_read_say_nothing() {
-    for headers in ["'['", "'[1]'", "X'00FF'", "'{\"x-agent-run\": 7}'"] {
+    for headers in ["'['", "'[1]'", "X'00FF'", "'{\"x-agent-run\": [7]}'"] {
         let world = World::new();
         let id = world.enqueue(&asked_for_by_an_agent("a"));
         world.batch("DROP TRIGGER outbox_update_guard");

@@ -1,7 +1,7 @@
 //! `outbox confirm`: settles intents that a provider's own record lists, line by line.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,6 +9,7 @@ use sqlite_outbox::{Actor, ErrorKind, Event, EventKind, Outbox, Receipt, Status}
 
 use crate::args::ActorArgs;
 use crate::ui::failure::{Failure, REFUSED, Result, USAGE, is_of_this_intent};
+use crate::ui::input::{LINE_MAX, read_line};
 use crate::ui::output::{Out, escape, note};
 
 /// A line of JSON. The members are checked one by one, so that a complaint names its member and
@@ -114,21 +115,8 @@ fn open(file: Option<&str>) -> Result<(String, Box<dyn BufRead>)> {
     }
 }
 
-/// The longest line, in bytes: far more than a receipt keeps.
-const LINE_MAX: u64 = 1 << 20;
-
 /// Bytes that some programs put at the beginning of a text file.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-
-/// Reads the next line, at most as much of it as can be used. Returns the bytes read; 0 at the end.
-fn read_line(source: &mut dyn BufRead, line: &mut Vec<u8>) -> std::io::Result<usize> {
-    line.clear();
-    let read = Read::take(&mut *source, LINE_MAX + 1).read_until(b'\n', line)?;
-    if line.len() as u64 > LINE_MAX && !line.ends_with(b"\n") {
-        source.skip_until(b'\n')?;
-    }
-    Ok(read)
-}
 
 fn parse(line: &[u8]) -> std::result::Result<Confirmation, String> {
     if line.len() as u64 > LINE_MAX {

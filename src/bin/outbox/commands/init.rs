@@ -7,16 +7,17 @@ use crate::ui::output::{Out, escape};
 
 pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
     let version = Outbox::SCHEMA_VERSION;
+    let path = outbox.path().display().to_string();
     if out.is_json {
         return out.json(&serde_json::json!({
-            "path": outbox.path(),
+            "path": path,
             "schema_version": version,
             "database_id": outbox.database_id(),
         }));
     }
     out.line(format_args!(
         "{}: schema version {version}, database {}",
-        escape(outbox.path()),
+        escape(&path),
         outbox.database_id()
     ))
 }

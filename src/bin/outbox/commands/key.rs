@@ -1,7 +1,5 @@
 //! `outbox key`: derives idempotency keys.
 
-use std::io::BufRead;
-
 use serde::Deserialize;
 use sqlite_outbox::IdempotencyKey;
 
@@ -65,9 +63,10 @@ fn check(action: &Action) -> std::result::Result<(), &'static str> {
 
 /// Prints the key of each line, and names each line that has none.
 fn lines(out: Out) -> Result<()> {
-    let mut bad = 0_usize;
-    for (index, line) in std::io::stdin().lock().split(b'\n').enumerate() {
-        let line = line.map_err(|error| Failure::failed(format!("standard input: {error}")))?;
+    let (mut bad, mut number, mut line) = (0_usize, 0_usize, Vec::new());
+    let failed = |error| Failure::failed(format!("standard input: {error}"));
+    while input::read_line(&mut std::io::stdin().lock(), &mut line).map_err(failed)? > 0 {
+        number += 1;
         if line.trim_ascii().is_empty() {
             continue;
         }
@@ -75,7 +74,7 @@ fn lines(out: Out) -> Result<()> {
             Ok(derived) => out.json(&derived)?,
             Err(reason) => {
                 bad += 1;
-                note(format_args!("error: line {}: {}", index + 1, escape(&reason)));
+                note(format_args!("error: line {number}: {}", escape(&reason)));
             }
         }
     }
@@ -83,6 +82,9 @@ fn lines(out: Out) -> Result<()> {
 }
 
 fn derive_line(line: &[u8]) -> std::result::Result<IdempotencyKey, String> {
+    if line.len() as u64 > input::LINE_MAX {
+        return Err(format!("longer than {} bytes", input::LINE_MAX));
+    }
     let action: Action = serde_json::from_slice(line).map_err(|error| error.to_string())?;
     check(&action)?;
     action.derive().map_err(|error| error.to_string())

@@ -7,7 +7,7 @@ use sqlite_outbox::{BudgetName, Limit, Outbox};
 
 use crate::args::{LimitArgs, LimitValues};
 use crate::commands::operations::limits;
-use crate::commands::relay::Per;
+use crate::commands::relay::{Budgets, Per};
 use crate::ui::failure::{Failure, Result};
 use crate::ui::output::{Out, escape};
 
@@ -50,8 +50,8 @@ fn given(values: &LimitValues) -> Result<Vec<Limit>> {
 
 /// Amounts in times, with commas between them.
 fn budgets(text: &str) -> std::result::Result<Vec<(u64, Duration)>, String> {
-    let budget = |text: &str| Per::try_from(text.to_owned()).map(|Per(amount, per)| (amount, per));
-    text.split(',').map(budget).collect()
+    let Budgets(all) = Budgets::try_from(text.to_owned())?;
+    Ok(all.into_iter().map(|Per(amount, per)| (amount, per)).collect())
 }
 
 fn or_none<T>(

@@ -1,7 +1,7 @@
 //! Values from the command line, and the files and streams they name.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{BufRead, Read};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -64,6 +64,25 @@ fn read(flag: &str, from: &str, source: impl Read, max: u64) -> Result<String> {
         return Err(fail(&format!("more than {max} bytes")));
     }
     String::from_utf8(bytes).map_err(|_| fail("not UTF-8"))
+}
+
+/// The longest line of JSON lines, in bytes: far more than a receipt keeps.
+pub const LINE_MAX: u64 = 1 << 20;
+
+/// Reads the next line, at most as much of it as can be used. Returns the bytes read; 0 at the end.
+///
+/// # Errors
+/// The source cannot be read, or the line has no end.
+pub fn read_line(source: &mut dyn BufRead, line: &mut Vec<u8>) -> std::io::Result<usize> {
+    line.clear();
+    let read = Read::take(&mut *source, LINE_MAX + 1).read_until(b'\n', line)?;
+    if line.len() as u64 > LINE_MAX && !line.ends_with(b"\n") {
+        let skipped = Read::take(&mut *source, TEXT_MAX).skip_until(b'\n')?;
+        if skipped as u64 == TEXT_MAX {
+            return Err(std::io::Error::other(format!("a line of more than {TEXT_MAX} bytes")));
+        }
+    }
+    Ok(read)
 }
 
 /// The target with `value` set, or unchanged where no value is given.

@@ -36,8 +36,8 @@ struct Line {
     ledger: Ledger,
 }
 
-pub fn run(out: Out, db: Option<&str>) -> Result<()> {
-    let Some(path) = db.map(Path::new) else {
+pub fn run(out: Out, db: Option<&Path>) -> Result<()> {
+    let Some(path) = db else {
         let fail = |error| Failure::failed(format!("no temporary folder: {error}"));
         let folder = tempfile::Builder::new().prefix("outbox-demo-").tempdir().map_err(fail)?;
         return conclude(out, &story(out, &folder.path().join("demo.db"))?, None);
@@ -181,7 +181,7 @@ fn wait_until_decided(outbox: &Outbox, ids: &[i64]) -> Result<Vec<Entry>> {
     let open = entries.iter().filter(is_open).count();
     if open > 0 {
         let text = format!("{} are not decided after {PATIENCE:?}", count(open, "intent"));
-        return Err(Failure::failed(format!("{text}, in {}", outbox.path())));
+        return Err(Failure::failed(format!("{text}, in {}", outbox.path().display())));
     }
     Ok(entries)
 }

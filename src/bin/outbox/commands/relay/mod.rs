@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sqlite_outbox::{Event, EventKind, Outbox, Relay, Status};
 
 use self::plan::Plan;
-pub use self::toml::Per;
+pub use self::toml::{Budgets, Per};
 use crate::args::RelayArgs;
 use crate::ui::failure::Result;
 use crate::ui::output::{Out, escape, note};
@@ -36,7 +36,7 @@ pub fn run(out: Out, outbox: &Outbox, args: &RelayArgs) -> Result<()> {
     let handle = relay.start()?;
     note(format_args!(
         "relaying {} ({}); Ctrl-C stops",
-        escape(outbox.path()),
+        escape(&outbox.path().display().to_string()),
         escape(&plan.summary())
     ));
     run::until_stopped(out, handle, &signal, args.grace)

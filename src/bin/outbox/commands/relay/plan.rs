@@ -194,6 +194,15 @@ impl Place<'_> {
     }
 }
 
+/// Adds the budgets of each of these keys.
+macro_rules! set_budgets {
+    ($operation:ident, $table:ident, [$($key:ident),+]) => {$(
+        for &Per(amount, per) in $table.$key.iter().flat_map(|budgets| &budgets.0) {
+            $operation = $operation.$key(amount, per);
+        }
+    )+};
+}
+
 fn operation(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<Operation> {
     let downstream = downstream(&table.downstream, table.key_window.map(|window| window.0))
         .map_err(|error| place.explain(&error))?;
@@ -205,9 +214,9 @@ fn operation(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Res
     set_given!(operation, table, [max_in_flight, breaker_after], |&most| (most));
     set_given!(operation, table, [provider, owner, key_recipe], |text| (text));
     set_given!(operation, table, [give_up_after], |period| (period.0));
-    set_given!(operation, table, [rate, max_per, max_cost], |&Per(n, per)| (n, per));
-    set_given!(operation, table, [max_per_tenant, max_cost_per_tenant], |&Per(n, per)| (n, per));
-    set_given!(operation, table, [max_per_run, max_cost_per_run], |&Per(n, per)| (n, per));
+    set_given!(operation, table, [rate], |&Per(n, per)| (n, per));
+    set_budgets!(operation, table, [max_per, max_per_tenant, max_per_run]);
+    set_budgets!(operation, table, [max_cost, max_cost_per_tenant, max_cost_per_run]);
     operation = given(operation, table.binds, |o, BindsWord::Create| o.binds_ids());
     if let Some(reconcile) = &table.reconcile {
         operation = given(operation, reconcile.delay, |o, delay| o.lookup_delay(delay.0));
@@ -283,8 +292,12 @@ fn headers(place: &Place<'_>, value: Option<&toml::Value>) -> Result<Vec<(String
     let mut headers = Vec::new();
     for (name, value) in table {
         let fail = |reason: &str| place.fail(&format!("headers/{name}"), reason);
-        let text = value.as_str().ok_or_else(|| fail("its value must be a string"))?;
-        headers.push((name.clone(), with_variables(text).map_err(|reason| fail(&reason))?));
+        let value = match value {
+            toml::Value::String(text) => with_variables(text).map_err(|reason| fail(&reason))?,
+            toml::Value::Integer(_) | toml::Value::Boolean(_) => value.to_string(),
+            _ => return Err(fail("its value must be a string, an integer or a boolean")),
+        };
+        headers.push((name.clone(), value));
     }
     Ok(headers)
 }
@@ -301,7 +314,10 @@ fn with_variables(text: &str) -> std::result::Result<String, String> {
         let value = std::env::var(name).map_err(|error| {
             let is_missing = error == std::env::VarError::NotPresent;
             let why = if is_missing { "is not set" } else { "is not UTF-8" };
-            format!("the environment variable {name} {why}")
+            // Anything else in the braces may be the value itself.
+            let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+            let shown = if name.chars().all(is_name) { name } else { "in ${…}" };
+            format!("the environment variable {shown} {why}")
         })?;
         filled.push_str(&value);
         rest = tail;

@@ -55,12 +55,12 @@ pub struct OperationTable {
     pub max_in_flight: Option<usize>,
     pub breaker_after: Option<u32>,
     pub rate: Option<Per<u32>>,
-    pub max_per: Option<Per<u32>>,
-    pub max_cost: Option<Per<u64>>,
-    pub max_per_tenant: Option<Per<u32>>,
-    pub max_cost_per_tenant: Option<Per<u64>>,
-    pub max_per_run: Option<Per<u32>>,
-    pub max_cost_per_run: Option<Per<u64>>,
+    pub max_per: Option<Budgets<u32>>,
+    pub max_cost: Option<Budgets<u64>>,
+    pub max_per_tenant: Option<Budgets<u32>>,
+    pub max_cost_per_tenant: Option<Budgets<u64>>,
+    pub max_per_run: Option<Budgets<u32>>,
+    pub max_cost_per_run: Option<Budgets<u64>>,
     pub owner: Option<String>,
     pub key_recipe: Option<String>,
     pub on_dead: Option<OnDead>,
@@ -175,6 +175,20 @@ impl<N: FromStr + Default + PartialEq> TryFrom<String> for Per<N> {
     }
 }
 
+/// Amounts in times with commas between them, as `outbox limit` takes them: `"20/1m, 5000/24h"`.
+#[derive(Clone, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Budgets<N: FromStr + Default + PartialEq>(pub Vec<Per<N>>);
+
+impl<N: FromStr + Default + PartialEq> TryFrom<String> for Budgets<N> {
+    type Error = String;
+
+    fn try_from(text: String) -> std::result::Result<Self, String> {
+        let budgets = text.split(',').map(|part| Per::try_from(part.to_owned()));
+        budgets.collect::<std::result::Result<_, _>>().map(Self)
+    }
+}
+
 /// The longest configuration, in bytes.
 const SIZE_MAX: u64 = 1 << 20;
 
@@ -208,12 +222,16 @@ impl Source {
         // Without its input the error prints its message and, on the next line, "in `key`".
         let text = error.to_string();
         let key = text.trim_end().rsplit_once("\nin `").map_or("", |(_, key)| key);
-        self.complain(line, key.trim_end_matches('`'), error.message())
+        self.complain(line, key.trim_end_matches('`'), without_secret(error.message()))
     }
 
     /// A complaint about the value at this path, or about the nearest table that is there.
     pub fn fail(&self, path: &[&str], reason: &str) -> Failure {
-        let shown: Vec<String> = path.iter().map(|key| shown_key(key)).collect();
+        // A header's line in place of its name holds the value.
+        let header = path.iter().position(|key| *key == "headers").map_or(usize::MAX, |at| at + 1);
+        let is_shown = |(at, key): &(usize, &&str)| *at != header || !key.contains(is_no_name);
+        let shown: Vec<String> =
+            path.iter().enumerate().filter(is_shown).map(|(_, key)| shown_key(key)).collect();
         self.complain(self.line_of(path), &shown.join("."), reason)
     }
 
@@ -257,6 +275,20 @@ fn path_without_quotes(file: &toml::Table) -> Option<Vec<&str>> {
     let operations = file.get("operations")?.as_table()?.iter();
     let mut paths = operations.filter_map(|(key, value)| Some((key.as_str(), path(value)?)));
     paths.find(|(_, rest)| !rest.is_empty()).map(|(key, rest)| [vec![key], rest].concat())
+}
+
+/// Whether a character is neither of a key of this file nor of a header's name.
+fn is_no_name(c: char) -> bool {
+    !c.is_ascii_alphanumeric() && !"!#$%&'*+-.^_`|~".contains(c)
+}
+
+/// The parser's message; a key that is none is not repeated, for a whole header may stand there.
+fn without_secret(message: &str) -> &str {
+    let unknown = message.strip_prefix("unknown field `").and_then(|rest| rest.rsplit_once("`, "));
+    match unknown.map(|(rest, _)| rest.split_once("`, expected").map_or(rest, |(key, _)| key)) {
+        Some(key) if key.contains(is_no_name) => "a key has a character that no key has",
+        _ => message,
+    }
 }
 
 /// A key as it would be written in the file.

@@ -114,7 +114,7 @@ impl Case<'_> {
     }
 
     fn command(&self, words: &str) -> String {
-        format!("`outbox --db {} {words}`", quoted(self.outbox.path()))
+        format!("`outbox --db {} {words}`", quoted(&self.outbox.path().display().to_string()))
     }
 
     fn is_paused(&self) -> bool {
