@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::body::{read_id, read_json};
 use super::contract::Downstream;
 use super::endpoint::origin_of;
 use super::outcome::{Failure, Outcome, Receipt};
@@ -14,7 +15,9 @@ pub(crate) struct Answer {
     pub status: u16,
     /// All response headers; names in lower case, values as lossy text.
     pub headers: Vec<(String, String)>,
-    /// At most 16 KiB of the body.
+    /// How many header lines could not be read.
+    pub left_out: usize,
+    /// The body, up to the bound that was set for it.
     pub body: Vec<u8>,
     pub body_end: BodyEnd,
 }
@@ -24,7 +27,7 @@ pub(crate) struct Answer {
 pub(crate) enum BodyEnd {
     /// The whole body was read and its end was marked by length or chunks.
     Complete,
-    /// The body was longer than what is kept; reading stopped there.
+    /// The body was longer than the bound; reading stopped there.
     Truncated,
     /// The body ended with an error, or its end cannot be told from a cut.
     Broken(String),
@@ -97,13 +100,13 @@ fn success(answer: &Answer, rules: &Rules) -> Outcome {
     };
     let fail =
         |class, meaning| Failure::new(class, message(answer.status, meaning)).status(answer.status);
-    let meaning = match body_json(answer) {
-        Some(body) if body.pointer(pointer) == Some(equals) => {
+    let meaning = match read_json(answer) {
+        Ok(body) if body.pointer(pointer) == Some(equals) => {
             return Outcome::Succeeded(receipt(answer, &rules.downstream_id));
         }
-        Some(_) => "the body does not say success",
-        None if answer.body_end == BodyEnd::Complete => "the body is not JSON",
-        None => {
+        Ok(_) => "the body does not say success",
+        Err(why) if answer.body_end == BodyEnd::Complete => why,
+        Err(_) => {
             let meaning = "the body that says whether it succeeded was not read to its end";
             return Outcome::MaybeSent(fail("body_unreadable", meaning));
         }
@@ -189,12 +192,16 @@ fn message(status: u16, meaning: &str) -> String {
 pub(super) fn receipt(answer: &Answer, id_pointer: &str) -> Receipt {
     let mut receipt = Receipt::new();
     if !answer.body.is_empty() {
-        receipt = receipt.body(String::from_utf8_lossy(&answer.body));
+        receipt = receipt.keep(&answer.body);
     }
-    receipt.truncated |= answer.body_end != BodyEnd::Complete;
+    if answer.body_end != BodyEnd::Complete {
+        receipt.truncated = true;
+        receipt.body_bytes = header(answer, "content-length").and_then(|text| text.parse().ok());
+        receipt.body_sha256 = None;
+    }
     receipt.status = Some(answer.status);
     receipt.headers = answer.headers.iter().filter_map(kept).collect();
-    receipt.downstream_id = body_json(answer).and_then(|body| id_text(body.pointer(id_pointer)?));
+    (receipt.downstream_id, receipt.note) = read_id(answer, id_pointer);
     receipt
 }
 
@@ -213,23 +220,12 @@ fn kept((name, value): &(String, String)) -> Option<(String, String)> {
     Some((name.clone(), value))
 }
 
-/// The body as JSON, also of an answer whose end is in doubt, if what came is whole.
+/// The body as JSON, if what came of it is whole.
 pub(super) fn body_json(answer: &Answer) -> Option<Value> {
-    let body: Value = serde_json::from_slice(&answer.body).ok()?;
-    // A cut number reads as another number; every other value marks its own end.
-    (answer.body_end == BodyEnd::Complete || !body.is_number()).then_some(body)
+    read_json(answer).ok()
 }
 
-/// An id as text. A number beyond 64 bits was rounded when it was read, so it is not an id.
-fn id_text(id: &Value) -> Option<String> {
-    match id {
-        Value::String(text) if !text.is_empty() => Some(text.clone()),
-        Value::Number(number) if number.is_i64() || number.is_u64() => Some(number.to_string()),
-        _ => None,
-    }
-}
-
-fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
+pub(super) fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
     answer.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
 }
 

@@ -6,6 +6,7 @@
 // Where it says so, parts are used by the HTTP handler only.
 pub(crate) mod actor;
 pub(crate) mod backoff;
+mod body;
 pub(crate) mod budget;
 pub(crate) mod canonical;
 #[cfg_attr(not(feature = "http"), allow(dead_code))]

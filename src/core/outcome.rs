@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::key::sha256;
 use super::millis;
 use super::setters::setters;
 
@@ -26,6 +27,12 @@ pub struct Receipt {
     pub body: Option<String>,
     /// Whether the body was longer than what was kept, or could not be read to its end.
     pub truncated: bool,
+    /// How long a body of which a part was kept is as a whole, in bytes, where that is known.
+    pub body_bytes: Option<u64>,
+    /// The SHA-256 of a body of which a part was kept, in hexadecimal, where all of it was read.
+    pub body_sha256: Option<String>,
+    /// What of the answer could not be read or used, in words for people.
+    pub note: Option<String>,
 }
 
 impl Receipt {
@@ -41,16 +48,30 @@ impl Receipt {
         self
     }
 
-    /// Sets the proof itself as text. What is beyond 16 KiB is not stored.
+    /// Sets the proof itself as text. Of more than 16 KiB only the length and the SHA-256 of the
+    /// whole are stored beside the beginning.
     #[must_use]
-    pub fn body(mut self, body: impl Into<String>) -> Self {
-        let mut body = body.into();
-        if body.len() > RECEIPT_BODY_MAX {
-            let end = (0..=RECEIPT_BODY_MAX).rev().find(|&i| body.is_char_boundary(i)).unwrap_or(0);
-            body.truncate(end);
+    pub fn body(self, body: impl Into<String>) -> Self {
+        self.keep(body.into().as_bytes())
+    }
+
+    /// Sets the body that was read.
+    pub(crate) fn keep(mut self, whole: &[u8]) -> Self {
+        let is_long = whole.len() > RECEIPT_BODY_MAX;
+        let part = &whole[..whole.len().min(RECEIPT_BODY_MAX)];
+        let mut text = String::from_utf8_lossy(part).into_owned();
+        if is_long || text.len() > RECEIPT_BODY_MAX {
+            let end = (0..=RECEIPT_BODY_MAX).rev().find(|&end| text.is_char_boundary(end));
+            text.truncate(end.unwrap_or(0));
+            // The part may end within a character.
+            if is_long && text.ends_with(char::REPLACEMENT_CHARACTER) {
+                text.pop();
+            }
             self.truncated = true;
+            self.body_bytes = Some(whole.len() as u64);
+            self.body_sha256 = Some(sha256(whole));
         }
-        self.body = Some(body);
+        self.body = Some(text);
         self
     }
 
@@ -62,6 +83,9 @@ impl Receipt {
             ("headers", (!self.headers.is_empty()).then_some(Value::Object(headers))),
             ("body", self.body.as_deref().map(Value::from)),
             ("truncated", self.truncated.then_some(true.into())),
+            ("body_bytes", self.body_bytes.map(Value::from)),
+            ("body_sha256", self.body_sha256.as_deref().map(Value::from)),
+            ("note", self.note.as_deref().map(Value::from)),
         ];
         let present = members.into_iter().filter_map(|(name, value)| Some((name.into(), value?)));
         Value::Object(present.collect()).to_string()
@@ -74,14 +98,18 @@ impl Receipt {
         };
         let headers = object.get("headers").and_then(Value::as_object).into_iter().flatten();
         let status = object.get("status").and_then(Value::as_u64);
+        let text = |name: &str| object.get(name).and_then(Value::as_str).map(str::to_owned);
         Self {
             downstream_id,
             status: status.and_then(|status| u16::try_from(status).ok()),
             headers: headers
                 .map(|(k, v)| (k.clone(), v.as_str().unwrap_or_default().to_owned()))
                 .collect(),
-            body: object.get("body").and_then(Value::as_str).map(str::to_owned),
+            body: text("body"),
             truncated: object.get("truncated").and_then(Value::as_bool).unwrap_or(false),
+            body_bytes: object.get("body_bytes").and_then(Value::as_u64),
+            body_sha256: text("body_sha256"),
+            note: text("note"),
         }
     }
 }

@@ -10,14 +10,10 @@ use ureq::{Agent, Body, Timeout};
 
 use super::resolve::{GuardedResolver, ResolveError, Trust};
 use super::timeouts::Timeouts;
-use super::transport::{self, CountingConnector};
-use crate::core::outcome::RECEIPT_BODY_MAX;
+use super::transport::{self, EarlyAnswer};
 use crate::core::{Answer, BodyEnd, Failure, Outcome};
 
-/// The longest head of a response, in bytes.
-const RESPONSE_HEADERS_MAX: usize = 16 * 1024;
-/// Larger than the longest head: a buffer that is too small for one is reported as a connection
-/// closed by the peer, after a real answer.
+/// How much is read or written at once, in bytes.
 const BUFFER: usize = 32 * 1024;
 /// Connections kept open per host. No more exist than workers, so this only has to be enough.
 const IDLE_PER_HOST_MAX: usize = 64;
@@ -32,6 +28,10 @@ pub(crate) struct Prepared<'a> {
     pub body: Option<&'a [u8]>,
     /// Scheme, host and port: the only part of the endpoint that may be shown.
     pub origin: String,
+    /// How much of the answer's body is read, in bytes.
+    pub answer_max: usize,
+    /// Whether a connection that was used before may not be taken.
+    pub own_connection: bool,
 }
 
 /// The transport, configured so that nothing happens behind our back: no redirects, no proxy from
@@ -53,32 +53,31 @@ pub(crate) fn agent(timeouts: &Timeouts, trust: Trust, tls: TlsConfig) -> Agent 
         .timeout_send_body(Some(send_body))
         .timeout_recv_response(Some(timeouts.response))
         .timeout_recv_body(Some(timeouts.body))
-        .max_response_header_size(RESPONSE_HEADERS_MAX)
         .input_buffer_size(BUFFER)
         .output_buffer_size(BUFFER)
         .max_idle_connections(IDLE_PER_HOST_MAX * 2)
         .max_idle_connections_per_host(IDLE_PER_HOST_MAX)
         .max_idle_age(IDLE_AGE)
         .build();
-    Agent::with_parts(config, CountingConnector::default(), GuardedResolver::new(trust))
+    Agent::with_parts(config, transport::connector(), GuardedResolver::new(trust))
 }
 
-/// Sends a request once and reads the answer as far as it is kept.
+/// Sends a request once and reads the answer, its body up to a bound.
 pub(crate) fn exchange(
     agent: &Agent,
     prepared: Prepared<'_>,
     timeouts: &Timeouts,
 ) -> Result<Answer, Outcome> {
-    let Prepared { request, body, origin } = prepared;
+    let Prepared { request, body, origin, answer_max, own_connection } = prepared;
     let secure = request.uri().scheme_str() == Some("https");
     let method = request.method().clone();
-    transport::reset();
+    transport::begin(own_connection);
     let response = match body {
         Some(body) => agent.run(request.map(|()| body)),
         None => agent.run(request),
     };
     match response {
-        Ok(response) => Ok(read(response, &method)),
+        Ok(response) => Ok(read(response, &method, answer_max)),
         Err(error) => {
             let sent = transport::handed_over() > 0;
             Err(failure(&error, &origin, secure, sent, timeouts))
@@ -87,15 +86,9 @@ pub(crate) fn exchange(
 }
 
 /// Takes the status and the headers first: whatever happens to the body, they have arrived.
-fn read(response: http::Response<Body>, method: &Method) -> Answer {
+fn read(response: http::Response<Body>, method: &Method, answer_max: usize) -> Answer {
     let (parts, mut body) = response.into_parts();
-    let headers = parts
-        .headers
-        .iter()
-        .map(|(name, value)| {
-            (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned())
-        })
-        .collect();
+    let (headers, left_out) = transport::take_fields();
     let status = parts.status.as_u16();
     let chunked = parts.version != Version::HTTP_10
         && parts.headers.get_all(header::TRANSFER_ENCODING).iter().any(|value| {
@@ -104,7 +97,7 @@ fn read(response: http::Response<Body>, method: &Method) -> Answer {
     let bodiless = *method == Method::HEAD || matches!(status, 100..=199 | 204 | 304);
     let marked = bodiless || chunked || parts.headers.contains_key(header::CONTENT_LENGTH);
 
-    let (body, end) = read_body(&mut body.as_reader());
+    let (body, end) = read_body(&mut body.as_reader(), answer_max);
     let body_end = match end {
         // The peer just closed. A reset or a cut looks the same from here.
         BodyEnd::Complete if !marked => {
@@ -112,16 +105,16 @@ fn read(response: http::Response<Body>, method: &Method) -> Answer {
         }
         end => end,
     };
-    Answer { status, headers, body, body_end }
+    Answer { status, headers, left_out, body, body_end }
 }
 
-fn read_body(reader: &mut impl Read) -> (Vec<u8>, BodyEnd) {
-    // A byte more than is kept tells a body of exactly that size from a longer one.
-    let mut limited = reader.take(RECEIPT_BODY_MAX as u64 + 1);
+fn read_body(reader: &mut impl Read, most: usize) -> (Vec<u8>, BodyEnd) {
+    // A byte more than is wanted tells a body of exactly that size from a longer one.
+    let mut limited = reader.take(most as u64 + 1);
     let mut body = Vec::new();
     let result = limited.read_to_end(&mut body);
-    let end = if body.len() > RECEIPT_BODY_MAX {
-        body.truncate(RECEIPT_BODY_MAX);
+    let end = if body.len() > most {
+        body.truncate(most);
         BodyEnd::Truncated
     } else {
         match result {
@@ -208,10 +201,7 @@ fn describe(
             ("timeout", format!("no answer within {:?}", timeouts.response).into())
         }
         E::Timeout(_) => ("timeout", "a timeout was reached".into()),
-        E::LargeResponseHeader(..) => (
-            "protocol",
-            format!("the answer's headers are longer than {RESPONSE_HEADERS_MAX} bytes").into(),
-        ),
+        E::Other(inner) if inner.is::<EarlyAnswer>() => ("reset", EarlyAnswer.to_string().into()),
         E::Protocol(_) if sent => ("protocol", "the answer is not HTTP/1.1".into()),
         E::Http(_) | E::BadUri(_) | E::Protocol(_) => {
             ("request", "the request cannot be put into HTTP".into())

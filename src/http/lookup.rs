@@ -108,6 +108,7 @@ impl Http {
         let origin = origin(&uri);
         *request.method_mut() = Method::GET;
         *request.uri_mut() = uri;
-        Ok(Prepared { request, body: None, origin })
+        let answer_max = self.answer_max;
+        Ok(Prepared { request, body: None, origin, answer_max, own_connection: false })
     }
 }

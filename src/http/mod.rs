@@ -2,6 +2,7 @@
 
 mod address;
 mod exchange;
+mod head;
 mod lookup;
 mod request;
 mod resolve;
@@ -29,11 +30,14 @@ use crate::core::{Answer, Failure, Finding, LookupRules, OnConflict, Outcome, Ru
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::{Delivery, Handler};
 
+/// The largest bound of an answer's body, in bytes.
+const ANSWER_MAX: usize = 64 * 1024 * 1024;
+
 /// The handler that sends intents over HTTP/1.1.
 ///
 /// The request is the intent's method, endpoint, headers and payload, byte for byte as stored,
 /// with the key in `Idempotency-Key`. Redirects are not followed, no proxy is taken from the
-/// environment, answers are read up to 16 KiB, and certificates are always verified.
+/// environment, answers are read up to 1 MiB, and certificates are always verified.
 ///
 /// # Where it sends
 ///
@@ -69,6 +73,8 @@ pub struct Http {
     timeouts: Timeouts,
     idempotency_header: HeaderName,
     quoted_key: bool,
+    close_connections: bool,
+    answer_max: usize,
     rules: Rules,
     trust: Trust,
     /// With placeholders; `None` where nothing can be asked.
@@ -96,6 +102,8 @@ impl Http {
             timeouts: Timeouts::default(),
             idempotency_header: HeaderName::from_static("idempotency-key"),
             quoted_key: false,
+            close_connections: false,
+            answer_max: 1024 * 1024,
             rules: Rules { success_when: None, on_conflict: None, downstream_id: "/id".into() },
             trust: Trust::default(),
             lookup_url: None,
@@ -183,6 +191,18 @@ impl Http {
     pub fn downstream_id(self, pointer: &str) -> Self {
         self.set(|http| {
             http.rules.downstream_id = check_pointer("downstream_id", pointer)?;
+            Ok(())
+        })
+    }
+
+    /// Sets how much of an answer's body is read, in bytes: what stands beyond has no say in what
+    /// the answer means. Receipts keep 16 KiB of it. Defaults to 1 MiB; at most 64 MiB.
+    pub fn answer_max(self, bytes: usize) -> Self {
+        self.set(|http| {
+            if bytes == 0 || bytes > ANSWER_MAX {
+                return Err(Error::invalid("answer_max", "must be 1 byte to 64 MiB"));
+            }
+            http.answer_max = bytes;
             Ok(())
         })
     }
@@ -276,6 +296,12 @@ setters! {
     /// Sends the key in quotes, as a structured-field string of RFC 8941. Providers that compare
     /// bytes take it for another key, so it must not change while intents are unsettled.
     pub fn quoted_key() => quoted_key = true;
+
+    /// Asks the downstream to close the connection after each answer, as is always done where it is
+    /// unprotected. On a connection that is kept, an answer too many can be taken for the answer to
+    /// the next request, and a request can meet the downstream's close, which leaves it in doubt.
+    /// Defaults to keeping connections, which is faster.
+    pub fn close_connections() => close_connections = true;
 
     /// Sets the meaning of a 409. Defaults to [`OnConflict::InProgress`] for a downstream that
     /// deduplicates, and to a review by a person for others.

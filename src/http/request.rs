@@ -49,7 +49,10 @@ impl Http {
         }
         *request.method_mut() = method;
         *request.uri_mut() = target.uri;
-        Ok(Prepared { request, body, origin: target.origin })
+        // Where a kept connection died without an answer, the next one may be dead as well.
+        let own_connection = delivery.facts.in_doubt_since.is_some();
+        let answer_max = self.answer_max;
+        Ok(Prepared { request, body, origin: target.origin, answer_max, own_connection })
     }
 
     fn target(&self, delivery: &Delivery, endpoint: &str) -> Result<Target, Failure> {
@@ -96,7 +99,7 @@ impl Http {
                 .map_err(|_| "headers: one name is not a header name".to_owned())?;
             headers.insert(name, value(text)?);
         }
-        if delivery.downstream() == Downstream::Unprotected {
+        if self.close_connections || delivery.downstream() == Downstream::Unprotected {
             // A kept connection may be closed by the peer just as the next request goes out, and
             // that request would be in doubt for good.
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));

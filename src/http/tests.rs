@@ -1,5 +1,6 @@
 //! Deliveries against real sockets: what each failure proves, and what is sent where.
 
+mod answers;
 mod failures;
 mod security;
 mod tls;

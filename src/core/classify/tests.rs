@@ -12,6 +12,7 @@ fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> Answer {
     Answer {
         status,
         headers: headers.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect(),
+        left_out: 0,
         body: body.as_bytes().to_vec(),
         body_end: BodyEnd::Complete,
     }

@@ -81,6 +81,7 @@ fn receipt_has_its_headers_as_an_object() {
     let expected = json!({
         "downstream_id": "ch_1", "status": null, "headers": {"a": "2", "b": "1"},
         "body": "ok", "truncated": false,
+        "body_bytes": null, "body_sha256": null, "note": null,
     });
     assert_eq!(serde_json::to_value(&receipt).unwrap(), expected);
 }

@@ -5,6 +5,7 @@ fn found(status: u16, body: &str, when: Option<(&str, Value)>) -> Finding {
     let answer = Answer {
         status,
         headers: vec![("retry-after".into(), "7".into())],
+        left_out: 0,
         body: body.into(),
         body_end: BodyEnd::Complete,
     };

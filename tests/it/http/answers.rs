@@ -114,7 +114,7 @@ fn success_when_not_met_needs_review() {
 #[test]
 fn success_when_with_unread_body_is_in_doubt() {
     let courses = [(Unknown, Unknown, 1), (Pending, Pending, 3), (Pending, Unknown, 1)];
-    let paths = ["/truncated", "/big/20000"];
+    let paths = ["/truncated", "/big/1100000"];
     Row { configure: when_ok, ..row(&paths, "body_unreadable", courses) }.holds();
 }
 

@@ -8,7 +8,8 @@ use sqlite_outbox::{
 };
 
 use super::toml::{
-    BackoffKind, BackoffTable, BindsWord, OperationTable, Per, Period, RelayTable, Source,
+    BackoffKind, BackoffTable, BindsWord, ConnectionWord, OperationTable, Per, Period, RelayTable,
+    Source,
 };
 use crate::args::RelayArgs;
 use crate::ui::failure::{Failure, Result};
@@ -239,6 +240,10 @@ fn http(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<H
     set_given!(http, table, [endpoint, idempotency_header, downstream_id], |text| (text));
     set_given!(http, table, [success_when], |when| (&when.pointer, when.equals.clone()));
     http = given(http, table.on_conflict, Http::on_conflict);
+    http = given(http, table.answer_max, Http::answer_max);
+    if matches!(table.connection, Some(ConnectionWord::Close)) {
+        http = http.close_connections();
+    }
     if let Some(reconcile) = &table.reconcile {
         http = http.reconcile_by_get(&reconcile.get);
         http = given(http, reconcile.downstream_id.as_deref(), Http::reconcile_id);

@@ -47,6 +47,9 @@ pub struct OperationTable {
     pub idempotency_header: Option<String>,
     #[serde(default)]
     pub quoted_key: bool,
+    pub connection: Option<ConnectionWord>,
+    /// In bytes.
+    pub answer_max: Option<usize>,
     pub downstream_id: Option<String>,
     pub success_when: Option<BodyWhen>,
     pub on_conflict: Option<OnConflict>,
@@ -77,6 +80,14 @@ pub struct OperationTable {
 #[serde(rename_all = "snake_case")]
 pub enum BindsWord {
     Create,
+}
+
+/// What becomes of the connection after an answer.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ConnectionWord {
+    Keep,
+    Close,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize)]

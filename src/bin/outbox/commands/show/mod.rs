@@ -146,8 +146,15 @@ fn proof(receipt: &Receipt) -> String {
         let _ = write!(text, "\n  {:<14}{}", escape(name), escape(value));
     }
     if let Some(body) = &receipt.body {
-        let more = if receipt.truncated { " (not all of it)" } else { "" };
+        let more = match (receipt.truncated, receipt.body_bytes) {
+            (true, Some(bytes)) => format!(" (not all of its {bytes} bytes)"),
+            (true, None) => " (not all of it)".to_owned(),
+            (false, _) => String::new(),
+        };
         let _ = write!(text, "\n  {:<14}{}{more}", "body", shorten(&escape(body), 400));
+    }
+    if let Some(note) = &receipt.note {
+        let _ = write!(text, "\n  {:<14}{}", "note", escape(note));
     }
     text
 }
