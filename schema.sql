@@ -217,6 +217,20 @@ CREATE TABLE main.outbox_receipt (
 -- Those whose payload is still there, so that those that were stripped are not walked over again.
 CREATE INDEX main.outbox_receipt_payload ON outbox_receipt (finished_at, id) WHERE has_payload;
 
+-- The last answer to an intent that refused it or did not tell, also to a lookup. `headers` is a
+-- JSON array of pairs; of the body at most 16 KiB are kept, with the length and the SHA-256 of what
+-- was read. Configured credentials are blanked. A later success leaves the answer there; stripping
+-- deletes it.
+CREATE TABLE main.outbox_answer (
+    id          INTEGER PRIMARY KEY,
+    at          INTEGER NOT NULL,
+    status      INTEGER NOT NULL,
+    headers     TEXT    NOT NULL,
+    body        TEXT    NOT NULL,
+    body_bytes  INTEGER NOT NULL,
+    body_sha256 TEXT    NOT NULL
+) STRICT;
+
 -- Whose effect a provider's id names, for operations that create things. An id is never given to
 -- another intent.
 CREATE TABLE main.outbox_binding (
@@ -721,11 +735,13 @@ END;
 CREATE TRIGGER main.outbox_strip AFTER UPDATE OF payload ON outbox WHEN NEW.payload IS NULL
 BEGIN
     UPDATE outbox_receipt SET has_payload = 0 WHERE id = NEW.id;
+    DELETE FROM outbox_answer WHERE id = NEW.id;
 END;
 
 CREATE TRIGGER main.outbox_delete AFTER DELETE ON outbox
 BEGIN
     DELETE FROM outbox_receipt WHERE id = OLD.id;
+    DELETE FROM outbox_answer WHERE id = OLD.id;
     DELETE FROM outbox_event WHERE outbox_id = OLD.id;
     DELETE FROM outbox_lost WHERE id = OLD.id;
     DELETE FROM outbox_unrecorded WHERE id = OLD.id;

@@ -80,6 +80,7 @@ pub use crate::core::backoff::{Backoff, Jitter};
 pub use crate::core::classify::OnConflict;
 pub use crate::core::contract::{Downstream, OnDead, StoredContract};
 pub use crate::core::entry::{Entry, Filter, OperationStats};
+pub use crate::core::failing::FailingAnswer;
 pub use crate::core::hold::{Cause as HoldCause, Domain as HoldDomain, Part, StoredHold};
 pub use crate::core::intent::Intent;
 pub use crate::core::key::IdempotencyKey;

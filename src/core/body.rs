@@ -1,14 +1,36 @@
-//! The body of an answer as JSON.
+//! An HTTP answer, and its body as JSON.
 
 use serde_json::{Deserializer, Value};
-
-use super::classify::{Answer, BodyEnd, header};
 
 /// The deepest nesting that is read: a worker's stack holds it.
 const DEPTH_MAX: usize = 1000;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 const NOT_JSON: &str = "the body is not JSON";
 const GZIP: &[u8] = b"\x1f\x8b";
+
+/// An HTTP answer as far as it was read.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub status: u16,
+    /// All response headers; names in lower case, values as lossy text.
+    pub headers: Vec<(String, String)>,
+    /// How many header lines could not be read.
+    pub left_out: usize,
+    /// The body, up to the bound that was set for it.
+    pub body: Vec<u8>,
+    pub body_end: BodyEnd,
+}
+
+/// How reading the body ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum BodyEnd {
+    /// The whole body was read and its end was marked by length or chunks.
+    Complete,
+    /// The body was longer than the bound; reading stopped there.
+    Truncated,
+    /// The body ended with an error, or its end cannot be told from a cut.
+    Broken(String),
+}
 
 /// The body, also of an answer whose end is in doubt, if what came is whole; or why not.
 pub(super) fn read_json(answer: &Answer) -> Result<Value, &'static str> {
@@ -91,4 +113,8 @@ fn id_text(id: &Value) -> Option<String> {
         Value::Number(number) if number.is_i64() || number.is_u64() => Some(number.to_string()),
         _ => None,
     }
+}
+
+pub(super) fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
+    answer.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
 }

@@ -2,36 +2,12 @@
 
 use serde_json::Value;
 
-use super::body::{read_id, read_json};
+use super::body::{Answer, BodyEnd, header, read_id, read_json};
 use super::contract::Downstream;
 use super::endpoint::origin_of;
 use super::outcome::{Failure, Outcome, Receipt};
 use super::retry_after::RetryAfter;
 use super::word::words;
-
-/// An HTTP answer as far as it was read.
-#[derive(Debug, Clone)]
-pub(crate) struct Answer {
-    pub status: u16,
-    /// All response headers; names in lower case, values as lossy text.
-    pub headers: Vec<(String, String)>,
-    /// How many header lines could not be read.
-    pub left_out: usize,
-    /// The body, up to the bound that was set for it.
-    pub body: Vec<u8>,
-    pub body_end: BodyEnd,
-}
-
-/// How reading the body ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum BodyEnd {
-    /// The whole body was read and its end was marked by length or chunks.
-    Complete,
-    /// The body was longer than the bound; reading stopped there.
-    Truncated,
-    /// The body ended with an error, or its end cannot be told from a cut.
-    Broken(String),
-}
 
 /// How the answers of an operation's downstream are read.
 #[derive(Debug, Clone)]
@@ -223,10 +199,6 @@ fn kept((name, value): &(String, String)) -> Option<(String, String)> {
 /// The body as JSON, if what came of it is whole.
 pub(super) fn body_json(answer: &Answer) -> Option<Value> {
     read_json(answer).ok()
-}
-
-pub(super) fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
-    answer.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Everything that can be read back about intents.
 
 use super::endpoint::origin_of;
+use super::failing::FailingAnswer;
 use super::outcome::Receipt;
 use super::setters::setters;
 use super::status::Status;
@@ -53,6 +54,9 @@ pub struct Entry {
     /// a single intent only, never in a list, and are left out of JSON where they are empty.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub receipt: Option<Receipt>,
+    /// The last answer that refused the intent or did not tell, also to a lookup.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub last_answer: Option<FailingAnswer>,
     /// The HTTP method.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub method: Option<String>,

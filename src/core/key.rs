@@ -75,7 +75,7 @@ pub(crate) fn derive(
     derived(operation, &identity(tenant, operation, entity, version, canonical_args))
 }
 
-/// SHA-256 in hex of canonical arguments, of a body, or of a key that should not stand there itself.
+/// SHA-256 in hex of arguments, of a body, or of a key that should not stand there itself.
 pub(crate) fn sha256(text: impl AsRef<[u8]>) -> String {
     let mut hash = String::with_capacity(64);
     push_hex(&mut hash, &Sha256::digest(text));

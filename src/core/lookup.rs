@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::classify::{Answer, body_json, failure, receipt};
+use super::body::Answer;
+use super::classify::{body_json, failure, receipt};
 use super::outcome::Finding;
 
 /// How the answer to a lookup is read.

@@ -17,6 +17,9 @@ pub(crate) mod decide;
 pub(crate) mod endpoint;
 pub(crate) mod entry;
 #[cfg_attr(not(feature = "http"), allow(dead_code))]
+pub(crate) mod evidence;
+pub(crate) mod failing;
+#[cfg_attr(not(feature = "http"), allow(dead_code))]
 pub(crate) mod flow;
 pub(crate) mod header;
 pub(crate) mod hold;
@@ -41,12 +44,14 @@ pub(crate) mod word;
 
 pub(crate) use actor::Actor;
 pub(crate) use backoff::Backoff;
-pub(crate) use budget::{Budget, Fit, Kind, Left, Scope, UsedUp};
 #[cfg(feature = "http")]
-pub(crate) use classify::{Answer, BodyEnd, OnConflict, Rules};
+pub(crate) use body::{Answer, BodyEnd};
+pub(crate) use budget::{Budget, Fit, Kind, Left, Scope, UsedUp};
+pub(crate) use classify::{OnConflict, Rules};
 pub(crate) use contract::{Downstream, OnDead, Promise, StoredContract};
 pub(crate) use decide::{Decision, Facts, Policy};
 pub(crate) use entry::{Entry, Filter, OperationStats};
+pub(crate) use failing::FailingAnswer;
 pub(crate) use flow::{Closed, FlowControl, FlowMove, Gate, Gates, Limits, Rate, Stopped};
 pub(crate) use hold::Heard;
 pub(crate) use intent::{Intent, Prepared};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::failing::FailingAnswer;
 use super::key::sha256;
 use super::millis;
 use super::setters::setters;
@@ -31,7 +32,7 @@ pub struct Receipt {
     pub body_bytes: Option<u64>,
     /// The SHA-256 of a body of which a part was kept, in hexadecimal, where all of it was read.
     pub body_sha256: Option<String>,
-    /// What of the answer could not be read or used, in words for people.
+    /// The parts of the answer that could not be read or used, in words for people.
     pub note: Option<String>,
 }
 
@@ -157,12 +158,15 @@ pub struct Failure {
     pub status: Option<u16>,
     /// How long the downstream asked to be left alone.
     pub retry_after: Option<Duration>,
+    /// The answer of the downstream, without secrets.
+    pub(crate) answer: Option<Box<FailingAnswer>>,
 }
 
 impl Failure {
     /// A failure of this class with a message for people.
     pub fn new(class: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
-        Self { class: class.into(), message: message.into(), status: None, retry_after: None }
+        let (class, message) = (class.into(), message.into());
+        Self { class, message, status: None, retry_after: None, answer: None }
     }
 
     /// Whether the machine itself could not begin, as it has no route, no resolver or no interface.
@@ -250,6 +254,19 @@ impl Outcome {
         }
     }
 
+    pub(crate) fn failure_mut(&mut self) -> Option<&mut Failure> {
+        match self {
+            Self::Succeeded(_) => None,
+            Self::NotSent(f)
+            | Self::MaybeSent(f)
+            | Self::Transient(f)
+            | Self::Limited(f)
+            | Self::Unauthorized(f)
+            | Self::Rejected(f)
+            | Self::NeedsReview(f) => Some(f),
+        }
+    }
+
     /// The outcome as it is kept while it cannot be recorded.
     pub(crate) fn to_json(&self) -> String {
         let (kind, failure) = match self {
@@ -265,10 +282,11 @@ impl Outcome {
             Self::Rejected(failure) => ("rejected", failure),
             Self::NeedsReview(failure) => ("needs_review", failure),
         };
-        let Failure { class, message, status, retry_after } = failure;
+        let Failure { class, message, status, retry_after, answer } = failure;
+        let answer = answer.as_deref().map(FailingAnswer::to_json);
         let retry_after_ms = retry_after.map(millis);
         json!({ "kind": kind, "class": class, "message": message, "status": status,
-                "retry_after_ms": retry_after_ms })
+                "retry_after_ms": retry_after_ms, "answer": answer })
         .to_string()
     }
 
@@ -281,6 +299,7 @@ impl Outcome {
             message: word("message"),
             status: value["status"].as_u64().and_then(|status| u16::try_from(status).ok()),
             retry_after: value["retry_after_ms"].as_u64().map(Duration::from_millis),
+            answer: FailingAnswer::from_json(&value["answer"]).map(Box::new),
         };
         match word("kind").as_str() {
             "succeeded" => {
@@ -327,6 +346,23 @@ pub enum Finding {
     /// The question provably never left: no name, no connection. Asked again for as long as it
     /// takes; uses no lookup.
     NotAsked(Failure),
+}
+
+impl Finding {
+    /// The failure of a lookup that did not tell.
+    pub(crate) fn failure(&self) -> Option<&Failure> {
+        match self {
+            Self::Inconclusive(failure) | Self::NotAsked(failure) => Some(failure),
+            Self::Applied(_) | Self::NotApplied => None,
+        }
+    }
+
+    pub(crate) fn failure_mut(&mut self) -> Option<&mut Failure> {
+        match self {
+            Self::Inconclusive(failure) | Self::NotAsked(failure) => Some(failure),
+            Self::Applied(_) | Self::NotApplied => None,
+        }
+    }
 }
 
 /// A person's finding about an intent that may have been applied.

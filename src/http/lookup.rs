@@ -72,7 +72,12 @@ impl Http {
             exchange::agent(&self.timeouts, trust, TlsConfig::default())
         });
         match exchange::exchange(agent, prepared, &self.timeouts) {
-            Ok(answer) => classify_lookup(&answer, &self.lookup_rules, delivery.lease.now()),
+            Ok(answer) => {
+                let mut finding =
+                    classify_lookup(&answer, &self.lookup_rules, delivery.lease.now());
+                self.keep(finding.failure_mut(), &answer, delivery);
+                finding
+            }
             Err(Outcome::NotSent(failure)) => Finding::NotAsked(failure),
             Err(outcome) => {
                 let unknown = || Failure::new("lookup", "the lookup failed");

@@ -24,6 +24,7 @@ use self::resolve::Trust;
 pub use self::timeouts::Timeouts;
 use crate::core::classify::classify;
 use crate::core::endpoint::{check_endpoint, origin};
+use crate::core::evidence::{Secrets, attach};
 use crate::core::header::{check_headers_beside, check_name};
 use crate::core::setters::setters;
 use crate::core::{Answer, Failure, Finding, LookupRules, OnConflict, Outcome, Rules};
@@ -260,7 +261,9 @@ impl Http {
         };
         let first = delivery.attempt() <= 1 && delivery.facts.in_doubt_since.is_none();
         let now = delivery.lease.now();
-        match classify(&answer, &self.rules, delivery.downstream(), first, now) {
+        let mut outcome = classify(&answer, &self.rules, delivery.downstream(), first, now);
+        self.keep(outcome.failure_mut(), &answer, delivery);
+        match outcome {
             // No credentials went to an address of the intent's own, so nothing is wrong with
             // them, and the operation's other intents must not wait.
             Outcome::Unauthorized(failure) | Outcome::Transient(failure)
@@ -270,6 +273,22 @@ impl Http {
             }
             outcome => outcome,
         }
+    }
+
+    /// Keeps an answer with the failure that it is, without what was sent in confidence.
+    fn keep(&self, failure: Option<&mut Failure>, answer: &Answer, delivery: &Delivery) {
+        let Some(failure) = failure else { return };
+        let mut secrets = Secrets::default();
+        for (name, value) in &self.headers {
+            secrets.header(name.as_str(), value.to_str().unwrap_or_default());
+        }
+        for (name, value) in delivery.headers() {
+            secrets.header(&name.to_ascii_lowercase(), value);
+        }
+        for url in [self.endpoint.as_deref(), delivery.endpoint(), self.lookup_url.as_deref()] {
+            secrets.url(url.unwrap_or_default());
+        }
+        attach(failure, answer, &secrets);
     }
 
     /// Whether a delivery goes where the configuration says.

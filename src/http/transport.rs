@@ -1,4 +1,4 @@
-//! What is between the transport and its connections.
+//! The layer between the transport and its connections.
 //!
 //! It counts the bytes of a request that were handed to a connection: an error of the transport
 //! says what failed, not whether anything had left by then. Names, connecting and the TLS
@@ -20,7 +20,7 @@ use ureq::unversioned::transport::{
 
 use super::head::Head;
 
-/// What is known of an attempt. The transport does all its work on the thread that asked for it.
+/// The state of an attempt. The transport does all its work on the thread that asked for it.
 #[derive(Debug, Default)]
 struct Attempt {
     handed_over: u64,
@@ -131,7 +131,7 @@ struct Counting {
     inner: Box<dyn Transport>,
     /// The head that is awaited.
     awaited: Option<Head>,
-    /// What is left of the head that the transport reads.
+    /// The rest of the head that the transport reads.
     ready: Vec<u8>,
     /// When the peer may close the connection.
     kept_until: Option<Instant>,

@@ -1,8 +1,9 @@
 //! A worker's attempt: the last check, the handler, and its panics.
 
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::cell::RefCell;
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Once};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use crossbeam_channel::Sender;
 use super::queue::{Queue, Returned, Work};
 use super::shared::Shared;
 use crate::clock::Clock;
+use crate::core::evidence::hide_paths;
 use crate::core::{Failure, Finding, Outcome, Policy, Promise, decide};
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::Held;
@@ -54,10 +56,13 @@ pub(super) fn attempt(work: Work, clock: &dyn Clock) -> Returned {
     held.delivery().lease.begin(started);
     let reported = may_begin(held, &lane.rules.policy, clock).then(|| match held {
         Held::Send(delivery) => {
-            Reported::Outcome(contained(|| lane.handler.deliver(delivery), Outcome::MaybeSent))
+            let mut outcome = contained(|| lane.handler.deliver(delivery), Outcome::MaybeSent);
+            outcome.failure_mut().into_iter().for_each(hide_paths);
+            Reported::Outcome(outcome)
         }
         Held::LookUp(delivery, lookup) => {
-            let finding = contained(|| lane.handler.reconcile(delivery), Finding::Inconclusive);
+            let mut finding = contained(|| lane.handler.reconcile(delivery), Finding::Inconclusive);
+            finding.failure_mut().into_iter().for_each(hide_paths);
             // The engine fills in how long the row has been in doubt.
             Reported::Finding(finding, lookup.observed(Duration::ZERO))
         }
@@ -65,12 +70,32 @@ pub(super) fn attempt(work: Work, clock: &dyn Clock) -> Returned {
     Returned { work, reported, began, took: started.elapsed() }
 }
 
-/// Runs `f`; a panic becomes an answer that says nothing for sure.
+thread_local! {
+    /// Where the code that this thread contains has panicked, while such code runs.
+    static PANICKED_AT: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Notes where panics happen, beside the hook that the application has: a caught panic does not
+/// say where.
+static NOTE_PANICS: Once = Once::new();
+
+/// Runs `f`; a panic becomes an answer that says nothing for sure. Its text is not kept, because it
+/// may hold anything.
 fn contained<T>(f: impl FnOnce() -> T, unsure: impl FnOnce(Failure) -> T) -> T {
+    NOTE_PANICS.call_once(|| {
+        let next = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            let at = info.location().map(|at| format!(" at {}:{}", at.file(), at.line()));
+            // Fails while the thread ends, when nobody asks any more.
+            let _ = PANICKED_AT.try_with(|place| place.replace(at));
+            next(info);
+        }));
+    });
+    PANICKED_AT.take();
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|payload| {
-        let text = format!("the handler panicked: {}", panic_text(payload.as_ref()));
+        let at = PANICKED_AT.take().unwrap_or_default();
         defuse(payload);
-        unsure(Failure::new("panic", text))
+        unsure(Failure::new("panic", format!("the handler panicked{at}")))
     })
 }
 
@@ -93,10 +118,4 @@ pub(super) fn defuse(payload: Box<dyn Any + Send>) {
     if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         std::mem::forget(second);
     }
-}
-
-fn panic_text(payload: &(dyn Any + Send)) -> &str {
-    let text = payload.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
-    text.unwrap_or("with a value that is not text")
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::core::classify::BodyEnd;
+use crate::core::body::BodyEnd;
 
 fn found(status: u16, body: &str, when: Option<(&str, Value)>) -> Finding {
     let answer = Answer {

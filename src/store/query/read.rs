@@ -8,6 +8,7 @@ use crate::core::{Entry, Filter, OperationStats, Receipt, Status};
 use crate::error::Result;
 use crate::store::columns::{counter, lossy, lossy_option};
 use crate::store::statement::query_row;
+use crate::store::tables::answer;
 use crate::store::tables::settled::DUPLICATE_EFFECT;
 
 /// The intent with this row id, and its receipt.
@@ -18,6 +19,7 @@ pub(crate) fn entry(conn: &Connection, id: i64) -> Result<Option<Entry>> {
         let text = query_row(conn, sql, [id], |row| lossy_option(row, 0)).optional()?.flatten();
         entry.receipt = text.map(|text| Receipt::from_json(entry.downstream_id.clone(), &text));
     }
+    entry.last_answer = answer::of(conn, id)?;
     read_request(conn, &mut entry)?;
     Ok(Some(entry))
 }
@@ -96,6 +98,7 @@ fn bare_entry(conn: &Connection, id: i64) -> Result<Option<Entry>> {
             registered: row.get(17)?,
             next_lookup_at: row.get(18)?,
             receipt: None,
+            last_answer: None,
             method: None,
             content_type: None,
             payload_bytes: None,

@@ -10,6 +10,7 @@ use crate::store::relay::record::{Record, Reported};
 use crate::store::relay::tx::{RelayTx, Rules};
 use crate::store::standing;
 use crate::store::statement::query_row;
+use crate::store::tables::answer;
 use crate::store::tables::unrecorded::{self, Kept};
 use crate::store::transitions::Row;
 
@@ -81,6 +82,7 @@ impl RelayTx<'_> {
             // Another relay has recorded it.
             return Ok(());
         }
+        answer::keep(self.conn, *id, outcome.failure(), self.now)?;
         let stored;
         let rules = if let Some(rules) = rules {
             rules

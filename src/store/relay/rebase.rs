@@ -231,8 +231,9 @@ fn has_ahead(conn: &Connection, now: i64) -> Result<bool> {
 
 macro_rules! is_ahead {
     () => {
-        "shift IS NULL AND (SELECT o.created_at > ?1 AND o.available_at = coalesce(due_at, resume_at)
-                            FROM main.outbox o WHERE o.id = outbox_lease.id)"
+        "shift IS NULL
+         AND (SELECT o.created_at > ?1 AND o.available_at = coalesce(due_at, resume_at)
+              FROM main.outbox o WHERE o.id = outbox_lease.id)"
     };
 }
 

@@ -13,6 +13,7 @@ use crate::store::columns;
 use crate::store::relay::tx::{RelayTx, Rules};
 use crate::store::standing;
 use crate::store::statement::{execute, query_row};
+use crate::store::tables::answer;
 use crate::store::tables::lost_lease::{self, IsAlive, Senders};
 use crate::store::transitions::Row;
 
@@ -37,6 +38,11 @@ pub(crate) enum Reported {
 impl RelayTx<'_> {
     /// Records the report of a worker.
     pub fn record(&mut self, record: &Record, rules: &Rules, is_alive: IsAlive<'_>) -> Result<()> {
+        let failure = match &record.reported {
+            Reported::Outcome(outcome) => outcome.failure(),
+            Reported::Finding(finding, _) => finding.failure(),
+        };
+        answer::keep(self.conn, record.delivery.id, failure, self.now)?;
         match &record.reported {
             Reported::Outcome(outcome) => self.record_outcome(record, outcome, rules),
             Reported::Finding(finding, observed) => {

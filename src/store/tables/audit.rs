@@ -45,7 +45,7 @@ pub(crate) fn insert_event(
     if let Some(headers) = headers {
         (event.agent_run, event.tool_version) = named_headers(conn, &headers)?;
     }
-    // By place: this is written once for every move, and looking names up takes longer than binding.
+    // By place: every move writes an event, and looking names up takes longer than binding.
     let values = params![
         event.outbox_id,
         event.at,

@@ -13,6 +13,7 @@ use crate::handler::StoredIntent;
 use crate::store::columns;
 use crate::store::statement::{execute, query_row};
 use crate::store::tables::ledger;
+use crate::store::tables::unrecorded::may_move;
 
 /// The holds of one operation as a transaction has read and left them.
 #[derive(Default)]
@@ -89,10 +90,13 @@ pub(crate) fn name_in(kind: Domain, intent: &StoredIntent) -> Option<String> {
 
 /// Whether the row that tries a hold is in flight under its claim, or due and not claimed yet.
 pub(crate) fn is_under_way(conn: &Connection, id: i64, token: Option<i64>) -> Result<bool> {
-    let sql = "SELECT EXISTS (SELECT 1 FROM main.outbox_lease
-                              WHERE id = ?1 AND due_at IS NOT NULL
-                                AND CASE WHEN ?2 IS NULL THEN state = 'pending'
-                                    ELSE token = ?2 AND state = 'in_flight' END)";
+    let sql = concat!(
+        "SELECT EXISTS (SELECT 1 FROM main.outbox_lease l
+                        WHERE id = ?1 AND due_at IS NOT NULL
+                          AND CASE WHEN ?2 IS NULL THEN state = 'pending' AND ",
+        may_move!(),
+        "             ELSE token = ?2 AND state = 'in_flight' END)"
+    );
     Ok(query_row(conn, sql, (id, token), |row| row.get(0))?)
 }
 
@@ -313,9 +317,13 @@ pub(crate) fn reclaim_unstarted(
     Ok(execute(conn, sql, (id, hold, is_own))? > 0)
 }
 
-pub(crate) const OLDEST: &str = "
-    SELECT id FROM main.outbox_lease INDEXED BY outbox_lease_held
-    WHERE held_by = ?1 AND id % ?2 = ?3 ORDER BY resume_at, id LIMIT ?4";
+/// A row that an object of the application keeps from moving tries nothing.
+pub(crate) const OLDEST: &str = concat!(
+    "SELECT id FROM main.outbox_lease l INDEXED BY outbox_lease_held
+     WHERE held_by = ?1 AND id % ?2 = ?3 AND ",
+    may_move!(),
+    " ORDER BY resume_at, id LIMIT ?4"
+);
 
 /// Whether the time of a hold has come behind which rows of this shard wait.
 pub(crate) fn has_due(conn: &Connection, operation: &str, shard: Shard, now: i64) -> Result<bool> {
@@ -323,11 +331,14 @@ pub(crate) fn has_due(conn: &Connection, operation: &str, shard: Shard, now: i64
     Ok(query_row(conn, HAS_DUE, values, |row| row.get(0))?)
 }
 
-pub(crate) const HAS_DUE: &str = "
-    SELECT EXISTS (SELECT 1 FROM main.outbox_hold h INDEXED BY outbox_hold_until
-                   WHERE h.operation = ?1 AND h.until <= ?2
-                     AND EXISTS (SELECT 1 FROM main.outbox_lease l INDEXED BY outbox_lease_held
-                                 WHERE l.held_by = h.id AND l.id % ?3 = ?4))";
+pub(crate) const HAS_DUE: &str = concat!(
+    "SELECT EXISTS (SELECT 1 FROM main.outbox_hold h INDEXED BY outbox_hold_until
+                    WHERE h.operation = ?1 AND h.until <= ?2
+                      AND EXISTS (SELECT 1 FROM main.outbox_lease l INDEXED BY outbox_lease_held
+                                  WHERE l.held_by = h.id AND l.id % ?3 = ?4 AND ",
+    may_move!(),
+    "))"
+);
 
 /// When the next hold of an operation is to be tried, after `now`.
 pub(crate) fn next_until(conn: &Connection, operation: &str, now: i64) -> Result<Option<i64>> {

@@ -15,6 +15,7 @@ use crate::handler::Delivery;
 use crate::store::columns;
 use crate::store::statement::{execute, query_row};
 use crate::store::tables::budget::load;
+use crate::store::tables::unrecorded::may_move;
 
 /// The most entries outside all windows that one claim deletes.
 const FORGET_MAX: i64 = 500;
@@ -432,13 +433,16 @@ pub(crate) const RUN_ENTRIES: &str =
     entries!("INDEXED BY outbox_spend_run WHERE operation = ?1 AND run = ?3 AND run <> ''");
 
 /// The row that a claim would look at first; an expired row costs nothing.
-pub(crate) const NEXT_COST: &str = "
-    SELECT l.id, o.tenant_id, CASE WHEN o.expires_at <= ?2 THEN 0 ELSE o.cost END,
+pub(crate) const NEXT_COST: &str = concat!(
+    "SELECT l.id, o.tenant_id, CASE WHEN o.expires_at <= ?2 THEN 0 ELSE o.cost END,
            (SELECT downstream = 'deduplicates' FROM main.outbox_operation WHERE operation = ?1)
     FROM main.outbox_lease l INDEXED BY outbox_lease_due
     LEFT JOIN main.outbox o ON o.id = l.id
     WHERE l.operation = ?1 AND l.state = 'pending' AND l.due_at <= ?2 AND l.id % ?3 = ?4
-    ORDER BY l.due_at, l.id LIMIT 1";
+      AND ",
+    may_move!(),
+    " ORDER BY l.due_at, l.id LIMIT 1"
+);
 
 pub(crate) const FORGET: &str = "
     DELETE FROM main.outbox_spend

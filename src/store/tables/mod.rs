@@ -1,6 +1,7 @@
 //! Tables, a file for each or for a pair that change together: the statements that read and write
 //! them, and nothing about who asks.
 
+pub(crate) mod answer;
 pub(crate) mod audit;
 pub(crate) mod binding;
 pub(crate) mod budget;

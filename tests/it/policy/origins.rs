@@ -141,6 +141,34 @@ fn an_origin_that_is_not_reached_holds_back_its_own_intents_alone() {
 }
 
 #[test]
+fn a_row_that_cannot_be_moved_does_not_keep_others_from_trying_their_origin() {
+    let (world, hosts) = (World::new(), Hosts::default());
+    hosts.set("dead", not_sent());
+    enqueue(&world, "dead", 30);
+    let relay = hosts.relay(&world);
+    relay.drain().unwrap();
+    let next = "SELECT id FROM outbox_lease WHERE held_by IS NOT NULL ORDER BY resume_at, id";
+    let first = world.number(next);
+    let trigger = format!(
+        "CREATE TRIGGER app BEFORE UPDATE ON outbox_lease
+         WHEN OLD.id = {first} AND NEW.state = 'in_flight' BEGIN SELECT RAISE(ABORT, 'no'); END"
+    );
+    world.app().execute_batch(&trigger).unwrap();
+    hosts.mend("dead");
+    for _ in 0..60 {
+        relay.drain().unwrap();
+        world.advance(30);
+    }
+    assert_eq!(world.number(DONE), 29);
+    world.app().execute_batch("DROP TRIGGER app").unwrap();
+    for _ in 0..2 {
+        world.advance(3600);
+        relay.drain().unwrap();
+    }
+    assert_eq!(world.number(DONE), 30);
+}
+
+#[test]
 fn success_at_an_own_origin_does_not_close_the_configured_breaker() {
     let (world, hosts) = (World::new(), Hosts::default());
     hosts.set("configured", maybe_sent());

@@ -271,12 +271,13 @@ fn panic_in_a_handler_is_an_outcome_and_the_worker_survives() {
     assert_eq!(threads.lock().unwrap().len(), 4);
     for id in bad {
         let (entry, trail) = (world.entry(id), world.outbox.audit(id).unwrap());
-        assert!(entry.last_error.unwrap().contains("the handler panicked"));
+        let error = entry.last_error.unwrap();
+        assert!(error.contains("the handler panicked at tests/it/relay/threads.rs:"), "{error}");
         assert_eq!(trail.len(), 2, "one event for each attempt");
         assert!(trail.iter().all(|event| event.error_class.as_deref() == Some("panic")));
     }
     let texts = world.number("SELECT count(*) FROM outbox_event WHERE reason LIKE '%a text%'");
-    assert_eq!(texts, 8);
+    assert_eq!(texts, 0, "the text of a panic may hold anything");
 }
 
 struct Patient {

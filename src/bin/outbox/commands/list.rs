@@ -50,6 +50,13 @@ pub fn hide_path(entry: &mut Entry) {
     }
 }
 
+/// Cuts the body and the values of the last failing answer, which the downstream has chosen.
+pub fn cut_answer(entry: &mut Entry) {
+    let Some(answer) = &mut entry.last_answer else { return };
+    answer.body = shorten(&answer.body, 400);
+    answer.headers.iter_mut().for_each(|(_, value)| *value = shorten(value, 200));
+}
+
 fn as_table(entries: &[Entry]) -> String {
     let with_tenant = entries.iter().any(|entry| !entry.tenant_id.is_empty());
     let mut head =
@@ -59,7 +66,8 @@ fn as_table(entries: &[Entry]) -> String {
     }
     let mut table = table(&head);
     let now = SystemClock.now();
-    // Cut on a terminal only; output to a pipe or a file is complete.
+    // Cut on a terminal only; output to a pipe or a file is complete, but for what a downstream has
+    // chosen.
     let is_screen = std::io::stdout().is_terminal();
     let fit = |text: &str, max| {
         let text = escape(text);
@@ -74,7 +82,7 @@ fn as_table(entries: &[Entry]) -> String {
             entry.intent_version.to_string(),
             entry.attempts.to_string(),
             when(entry, now),
-            fit(remark(entry), 60),
+            fit(&shorten(remark(entry), 250), 60),
         ];
         if with_tenant {
             row.insert(2, fit(&entry.tenant_id, 24));

@@ -48,7 +48,12 @@ pub fn table(head: &[&str]) -> Table {
 /// Text from the file, made harmless for a terminal: control characters, invisible ones and those
 /// that change the direction of writing are printed as escapes.
 pub fn escape(text: &str) -> String {
-    replace_harmful(text, |c| c.escape_debug().to_string())
+    replace_harmful(text, |c| c.escape_default().to_string())
+}
+
+/// The same, cut to what can be read on one line: an id may be as long as an answer.
+pub fn brief(text: &str) -> String {
+    shorten(&escape(text), 160)
 }
 
 /// A word for a shell; what could harm a terminal is escaped.
@@ -60,17 +65,29 @@ pub fn quoted(text: &str) -> String {
 
 /// JSON text with the same characters escaped, which can stand only inside its strings.
 fn escape_json(text: &str) -> String {
-    replace_harmful(text, |c| format!("\\u{:04x}", u32::from(c)))
+    replace_harmful(text, |c| {
+        let mut units = [0; 2];
+        let escaped = c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}"));
+        escaped.collect::<Vec<_>>().concat()
+    })
 }
 
 fn replace_harmful(text: &str, replace: impl Fn(char) -> String) -> String {
     text.chars().map(|c| if is_harmful(c) { replace(c) } else { c.into() }).collect()
 }
 
+/// Controls, formats, fillers and all that is drawn as nothing (`Default_Ignorable_Code_Point` and
+/// the category Cf of Unicode).
 fn is_harmful(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
-        || matches!(c, '\u{2060}'..='\u{2069}' | '\u{feff}')
+        || matches!(c, '\u{ad}' | '\u{34f}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}')
+        || matches!(c, '\u{70f}' | '\u{890}'..='\u{891}' | '\u{8e2}' | '\u{115f}'..='\u{1160}')
+        || matches!(c, '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}')
+        || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}')
+        || matches!(c, '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}')
+        || matches!(c, '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1343f}')
+        || matches!(c, '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}')
+        || matches!(c, '\u{e0000}'..='\u{e0fff}')
 }
 
 /// The text, cut after `max` characters.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sqlite_outbox::{Entry, Event, EventKind, Status};
 
-use crate::ui::output::{duration, escape, time};
+use crate::ui::output::{brief, duration, escape, shorten, time};
 
 /// An event on one line, with its position for `--after`.
 pub fn line(event: &Event) -> String {
@@ -24,7 +24,7 @@ pub fn line(event: &Event) -> String {
         ("agent run", event.agent_run.as_ref()),
         ("tool version", event.tool_version.as_ref()),
     ] {
-        let _ = value.map(|value| write!(text, ", {name} {}", escape(value)));
+        let _ = value.map(|value| write!(text, ", {name} {}", brief(value)));
     }
     if let Some(why) = why(event) {
         let _ = write!(text, ": {why}");
@@ -44,7 +44,7 @@ pub fn story(entry: &Entry, events: &[Event]) -> String {
         }
         why(event).map(&mut add);
         if let Some(id) = &event.downstream_id {
-            add(format!("downstream id {}", escape(id)));
+            add(format!("downstream id {}", brief(id)));
         }
     }
     if !entry.status.is_settled() {
@@ -79,7 +79,7 @@ fn what(event: &Event) -> String {
         format!("{name}: {} -> {}", event.from_status, event.status)
     };
     if let Some(actor) = &event.actor {
-        let _ = write!(text, ", by {}", escape(actor));
+        let _ = write!(text, ", by {}", brief(actor));
     }
     text
 }
@@ -93,5 +93,5 @@ fn took(event: &Event) -> Option<String> {
 fn why(event: &Event) -> Option<String> {
     let why = [event.error_class.as_deref(), event.reason.as_deref()];
     let why: Vec<String> = why.into_iter().flatten().map(escape).collect();
-    (!why.is_empty()).then(|| why.join(": "))
+    (!why.is_empty()).then(|| shorten(&why.join(": "), 500))
 }

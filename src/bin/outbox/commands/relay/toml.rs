@@ -82,7 +82,7 @@ pub enum BindsWord {
     Create,
 }
 
-/// What becomes of the connection after an answer.
+/// Whether the connection is closed after an answer.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ConnectionWord {

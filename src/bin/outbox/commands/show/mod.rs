@@ -5,12 +5,12 @@ mod advice;
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use sqlite_outbox::{Entry, Event, OnDead, Outbox, Receipt, StoredContract};
+use sqlite_outbox::{Entry, Event, FailingAnswer, OnDead, Outbox, Receipt, StoredContract};
 
 use self::advice::Case;
-use crate::commands::list::hide_path;
+use crate::commands::list::{cut_answer, hide_path};
 use crate::ui::failure::{Failure, Result};
-use crate::ui::output::{Out, duration, escape, shorten, time};
+use crate::ui::output::{Out, brief, duration, escape, shorten, time};
 use crate::ui::trail;
 
 #[derive(Serialize)]
@@ -36,6 +36,7 @@ pub fn run(
     };
     if !show_secrets {
         hide_path(&mut entry);
+        cut_answer(&mut entry);
     }
     let events = outbox.audit(entry.id)?;
     let known = outbox.operations()?;
@@ -53,6 +54,9 @@ pub fn run(
     out.line(facts(&entry, &events, contract))?;
     if let Some(proof) = entry.receipt.as_ref().map(proof).filter(|proof| !proof.is_empty()) {
         out.line(format_args!("\nreceipt{proof}"))?;
+    }
+    if let Some(answer) = &entry.last_answer {
+        out.line(format_args!("\nlast failing answer{}", failing(answer)))?;
     }
     out.line(trail::story(&entry, &events))?;
     next_step.map_or(Ok(()), |next| out.line(format_args!("\nwhat helps\n  {next}")))
@@ -110,7 +114,7 @@ fn facts(entry: &Entry, events: &[Event], contract: Option<&StoredContract>) -> 
     add("held until", entry.locked_until.map(time).as_deref());
     add("last error", entry.last_error.as_deref());
     add("finished", entry.finished_at.map(time).as_deref());
-    add("downstream id", entry.downstream_id.as_deref());
+    add("downstream id", entry.downstream_id.as_deref().map(brief).as_deref());
     lines.join("\n")
 }
 
@@ -142,9 +146,7 @@ fn proof(receipt: &Receipt) -> String {
     if let Some(status) = receipt.status {
         let _ = write!(text, "\n  {:<14}{status}", "answer");
     }
-    for (name, value) in &receipt.headers {
-        let _ = write!(text, "\n  {:<14}{}", escape(name), escape(value));
-    }
+    add_headers(&mut text, &receipt.headers);
     if let Some(body) = &receipt.body {
         let more = match (receipt.truncated, receipt.body_bytes) {
             (true, Some(bytes)) => format!(" (not all of its {bytes} bytes)"),
@@ -157,4 +159,21 @@ fn proof(receipt: &Receipt) -> String {
         let _ = write!(text, "\n  {:<14}{}", "note", escape(note));
     }
     text
+}
+
+/// The lines of an answer that was no success, as far as it is there.
+fn failing(answer: &FailingAnswer) -> String {
+    let mut text = format!("\n  {:<14}{}", "at", time(answer.at));
+    let _ = write!(text, "\n  {:<14}{}", "status", answer.status);
+    add_headers(&mut text, &answer.headers);
+    let _ = write!(text, "\n  {:<14}{}", "body", escape(&answer.body));
+    let (bytes, hash) = (answer.body_bytes, escape(&answer.body_sha256));
+    let _ = write!(text, "\n  {:<14}{bytes} bytes, SHA-256 {hash}", "");
+    text
+}
+
+fn add_headers(text: &mut String, headers: &[(String, String)]) {
+    for (name, value) in headers {
+        let _ = write!(text, "\n  {:<14}{}", escape(name), escape(value));
+    }
 }
