@@ -120,6 +120,15 @@ CREATE TABLE main.outbox_run (
 
 CREATE INDEX main.outbox_run_name ON outbox_run (run, id);
 
+-- The key as it was sent of each intent whose tenant brought a key of its own, since its first
+-- claim. Every other intent is sent under the key that is stored.
+CREATE TABLE main.outbox_wire_key (
+    id       INTEGER PRIMARY KEY,
+    wire_key TEXT    NOT NULL
+) STRICT;
+
+CREATE INDEX main.outbox_wire_key_sent ON outbox_wire_key (wire_key);
+
 CREATE INDEX main.outbox_lease_due ON outbox_lease (operation, state, due_at, id)
     WHERE due_at IS NOT NULL;
 CREATE INDEX main.outbox_lease_own ON outbox_lease (operation, state, due_at, id)
@@ -748,6 +757,7 @@ BEGIN
     DELETE FROM outbox_binding WHERE id = OLD.id;
     DELETE FROM outbox_revision WHERE id = OLD.id;
     DELETE FROM outbox_run WHERE id = OLD.id;
+    DELETE FROM outbox_wire_key WHERE id = OLD.id;
 END;
 
 -- INSERT OR REPLACE would delete without asking the delete guard.

@@ -43,7 +43,9 @@ pub struct Event {
     pub agent_run: Option<String>,
     /// Which version of a tool asked for it, as its header said.
     pub tool_version: Option<String>,
-    /// SHA-256 of the idempotency key, in hex.
+    /// The idempotency key as it is sent, where that is not the stored one: a hash, too.
+    pub wire_key: Option<String>,
+    /// SHA-256 of the stored idempotency key, in hex.
     pub key_hash: String,
     /// SHA-256 of the canonical arguments in hex, where it was stored.
     pub args_hash: Option<String>,

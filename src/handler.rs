@@ -166,7 +166,8 @@ impl Delivery {
     /// The key as sent. It differs from the stored one only for a key that a named tenant brought
     /// along, so that tenants cannot collide at a shared account.
     pub fn wire_key(&self) -> String {
-        key::wire_key(&self.intent.tenant_id, &self.operation, &self.intent.idempotency_key)
+        let StoredIntent { tenant_id, idempotency_key, .. } = &self.intent;
+        key::wire_key(tenant_id, &self.operation, idempotency_key).into_owned()
     }
 
     /// The intent's own endpoint, if it names one.

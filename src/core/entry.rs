@@ -23,6 +23,8 @@ pub struct Entry {
     pub intent_version: i64,
     /// The stored key.
     pub idempotency_key: String,
+    /// The key as it is sent: another one where a tenant brought the stored one along.
+    pub wire_key: String,
     /// The endpoint, where the intent names one.
     pub endpoint: Option<String>,
     /// The ordering key, where there is one.

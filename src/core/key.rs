@@ -1,5 +1,7 @@
 //! Deriving the idempotency key of an intent.
 
+use std::borrow::Cow;
+
 use sha2::{Digest, Sha256};
 
 use super::canonical::{canonical_text, push_hex, push_string};
@@ -62,6 +64,35 @@ impl IdempotencyKey {
         let key = derive(tenant, operation, entity, version, &args);
         Ok(Self { key, args_hash: sha256(&args) })
     }
+
+    /// The key under which the intent of a tenant (empty for none) with this stored key is sent.
+    ///
+    /// A derived key, and every key of an intent without a tenant, is sent as it is stored. A key
+    /// that a tenant brought along is sent as `"{operation}:"` and the first 40 hex digits of the
+    /// SHA-256 of `{"key":…,"tenant":…}` in canonical JSON, so that no two tenants can meet at a
+    /// shared account.
+    ///
+    /// ```
+    /// use sqlite_outbox::IdempotencyKey;
+    ///
+    /// # fn main() -> sqlite_outbox::Result<()> {
+    /// assert_eq!(IdempotencyKey::wire_key("", "pay", "order-42")?, "order-42");
+    /// let sent = IdempotencyKey::wire_key("acme", "pay", "order-42")?;
+    /// assert_eq!(sent, "pay:50fad5f62b4027f528ff1c9f055bd671a72bab00");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where `key` cannot be stored: it is not 1
+    /// to 255 visible ASCII characters.
+    pub fn wire_key(tenant: &str, operation: &str, key: &str) -> Result<String> {
+        if !has_derived_shape(operation, key) {
+            check_brought(operation, key)?;
+        }
+        Ok(wire_key(tenant, operation, key).into_owned())
+    }
 }
 
 /// The key of an action whose arguments are canonical already.
@@ -93,11 +124,20 @@ pub(crate) fn has_derived_shape(operation: &str, key: &str) -> bool {
 /// The key as it is sent: the stored one, except where a named tenant brought its own. Two
 /// tenants may bring the same key, and behind one account at the provider one of them would be
 /// answered with the other's effect.
-pub(crate) fn wire_key(tenant: &str, operation: &str, key: &str) -> String {
+pub(crate) fn wire_key<'k>(tenant: &str, operation: &str, key: &'k str) -> Cow<'k, str> {
     if tenant.is_empty() || has_derived_shape(operation, key) {
-        return key.to_owned();
+        return key.into();
     }
-    derived(operation, &format!(r#"{{"key":{},"tenant":{}}}"#, quoted(key), quoted(tenant)))
+    let identity = format!(r#"{{"key":{},"tenant":{}}}"#, quoted(key), quoted(tenant));
+    derived(operation, &identity).into()
+}
+
+/// The key as it is sent, where that is not the stored one.
+pub(crate) fn other_wire_key(tenant: &str, operation: &str, key: &str) -> Option<String> {
+    match wire_key(tenant, operation, key) {
+        Cow::Owned(sent) => Some(sent),
+        Cow::Borrowed(_) => None,
+    }
 }
 
 /// Checks a text that is part of a key: its length in characters, and that it has no NUL.

@@ -89,13 +89,13 @@ impl Head {
             return self.fold(line);
         }
         let field = (line.len() <= LINE_MAX).then(|| read_field(line)).flatten();
-        let room = |name: &str, head: &Self| match FRAMING.contains(&name) {
-            true => head.framing < FRAMING_MAX,
-            false => head.kept + line.len() <= KEPT_MAX && head.fields.len() < FIELDS_MAX,
+        let has_room = self.kept + line.len() <= KEPT_MAX && self.fields.len() < FIELDS_MAX;
+        let room = |name: &str, framing: usize| {
+            if FRAMING.contains(&name) { framing < FRAMING_MAX } else { has_room }
         };
         self.continues = false;
         match field {
-            Some((name, value)) if room(&name, self) => {
+            Some((name, value)) if room(&name, self.framing) => {
                 self.framing += usize::from(FRAMING.contains(&name.as_str()));
                 self.kept += line.len();
                 self.fields.push((name, value));

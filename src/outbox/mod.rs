@@ -289,9 +289,24 @@ impl Outbox {
         read::entry(&*self.inner.store.reader()?, id)
     }
 
-    /// An intent with its receipt, by its tenant (empty for none) and its stored key.
+    /// An intent with its receipt, by its tenant (empty for none) and its key, as it is stored or
+    /// as it was sent.
     pub fn entry_by_key(&self, tenant: &str, key: &str) -> Result<Option<Entry>> {
         read::entry_by_key(&*self.inner.store.reader()?, tenant, key)
+    }
+
+    /// An intent with its receipt, by the provider's id of its effect: an id that is bound to it,
+    /// or in its receipt. `provider` is that of the stored contract, or the operation where the
+    /// contract names none; `None` means any.
+    ///
+    /// # Errors
+    /// `Conflict` where the id is that of several intents.
+    pub fn entry_by_downstream_id(
+        &self,
+        provider: Option<&str>,
+        downstream_id: &str,
+    ) -> Result<Option<Entry>> {
+        read::entry_by_downstream_id(&*self.inner.store.reader()?, provider, downstream_id)
     }
 
     /// The intents that match, by rising id. Payloads and receipts are not read.

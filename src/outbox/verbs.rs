@@ -102,7 +102,9 @@ impl Outbox {
 
     /// Settles an intent as succeeded in the caller's open transaction, in whatever unsettled
     /// status it is, because the provider's own record says that it was applied: in a webhook, or
-    /// in an import. `key` is the stored key. An attempt on the way cannot overwrite it.
+    /// in an import. `key` is the key as it is stored or as it was sent; where the record has only
+    /// the provider's id, [`entry_by_downstream_id`](Self::entry_by_downstream_id) finds the
+    /// intent. An attempt on the way cannot overwrite it.
     ///
     /// Returns the event that was recorded, or `None` where all of it was known. A second id of an
     /// intent is a [`DuplicateEffect`](crate::EventKind::DuplicateEffect): it was carried out

@@ -56,7 +56,8 @@ impl Outbox {
         }
     }
 
-    /// [Waits](Self::wait) for the intent of a tenant (empty for none) with this stored key.
+    /// [Waits](Self::wait) for the intent of a tenant (empty for none) with this key, as it is
+    /// stored or as it was sent.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).

@@ -5,7 +5,9 @@ use rusqlite::{Connection, ToSql};
 use crate::core::Shard;
 use crate::store::query::read;
 use crate::store::relay::{due, leases};
-use crate::store::tables::{audit, budget, candidate, hold, ledger, ordering, shard};
+use crate::store::tables::{
+    audit, binding, budget, candidate, hold, ledger, ordering, shard, wire_key,
+};
 use crate::store::verbs::{enqueue, inbox, revise};
 use crate::store::{standing, transitions};
 
@@ -57,6 +59,8 @@ const MISLEADING: &str = "
         ('outbox_budget', 'outbox_budget', '1000000 1000000 1000000 1000000'),
         ('outbox_inbox', 'outbox_inbox', '1000000 1000000 1000000'),
         ('outbox_inbox', 'outbox_inbox_age', '1000000 1000000 1000000 1000000'),
+        ('outbox_binding', 'outbox_binding', '1000000 1000000 1000000'),
+        ('outbox_wire_key', 'outbox_wire_key_sent', '1000000 1000000'),
         ('outbox_event', 'outbox_event', '1000000 1000000 1000000')";
 
 fn plan(conn: &Connection, sql: &str) -> Vec<String> {
@@ -124,15 +128,29 @@ fn no_hot_statement_scans_or_sorts() {
         ("inbox_prune_age", inbox::PRUNE, "COVERING INDEX outbox_inbox_age (handled_at<?)"),
         ("unsettled_version", enqueue::UNSETTLED_VERSION, "outbox_version"),
     ] {
-        for (statistics, conn) in files() {
-            let plan = plan(&conn, sql);
-            let described = format!("{name} after {statistics:?}: {plan:#?}");
-            assert!(plan.iter().any(|line| line.contains(index)), "{described}");
-            for line in &plan {
-                // What is read of a result that is one row already is no scan of a table.
-                let is_scan = line.starts_with("SCAN") && line.contains("outbox");
-                assert!(!is_scan && !line.contains("TEMP B-TREE"), "{described}");
-            }
+        assert_plan(name, sql, index);
+    }
+}
+
+#[test]
+fn a_provider_s_record_finds_its_intent_by_an_index() {
+    for (name, sql, index) in [
+        ("sent_as", wire_key::SENT_AS, "outbox_wire_key_sent (wire_key=?)"),
+        ("bound_to", binding::BOUND_TO, "PRIMARY KEY (provider=? AND downstream_id=?)"),
+    ] {
+        assert_plan(name, sql, index);
+    }
+}
+
+fn assert_plan(name: &str, sql: &str, index: &str) {
+    for (statistics, conn) in files() {
+        let plan = plan(&conn, sql);
+        let described = format!("{name} after {statistics:?}: {plan:#?}");
+        assert!(plan.iter().any(|line| line.contains(index)), "{described}");
+        for line in &plan {
+            // What is read of a result that is one row already is no scan of a table.
+            let is_scan = line.starts_with("SCAN") && line.contains("outbox");
+            assert!(!is_scan && !line.contains("TEMP B-TREE"), "{described}");
         }
     }
 }

@@ -353,6 +353,7 @@ impl<'a> Transitions<'a> {
             downstream_id: None,
             agent_run: None,
             tool_version: None,
+            wire_key: None,
             key_hash: String::new(),
             args_hash: None,
         }

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
+use sqlite_outbox::IdempotencyKey;
 use sqlite_outbox::rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -225,8 +226,11 @@ fn enqueue_writes_what_the_flags_say() {
         "1h",
     ];
     let new = &desk.json(&flags)[0];
-    let expected =
-        json!({"id": 1, "idempotency_key": "my-key", "outcome": "new", "status": "pending"});
+    let sent = IdempotencyKey::wire_key("acme", "mail.send", "my-key").unwrap();
+    let expected = json!({
+        "id": 1, "idempotency_key": "my-key", "outcome": "new", "status": "pending",
+        "wire_key": sent,
+    });
     assert_eq!(*new, expected);
     let row: Vec<String> = desk
         .conn()
@@ -298,6 +302,7 @@ fn list_filters_pages_and_has_the_columns_of_the_view() {
     let conn = desk.conn();
     let statement = conn.prepare("SELECT * FROM outbox_status").unwrap();
     let mut columns: Vec<&str> = statement.column_names();
+    columns.push("wire_key");
     columns.sort_unstable();
     for row in &rows {
         let names: Vec<&String> = row.as_object().unwrap().keys().collect();

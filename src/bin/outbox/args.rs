@@ -54,7 +54,7 @@ pub enum Command {
     Demo,
     /// Create the outbox's tables, and the file if it is missing
     Init,
-    /// Derive an idempotency key
+    /// Derive an idempotency key, or the key under which one of your own is sent
     Key(KeyArgs),
     /// Enqueue one intent, in a transaction of its own
     Enqueue(EnqueueArgs),
@@ -67,14 +67,7 @@ pub enum Command {
     /// List intents
     List(ListArgs),
     /// Show one intent, its receipt and its history
-    Show {
-        /// The intent's id, or its idempotency key
-        #[arg(value_name = "ID|KEY")]
-        which: String,
-        /// The tenant that the key belongs to
-        #[arg(long)]
-        tenant: Option<String>,
-    },
+    Show(WhichArgs),
     /// Send dead intents again, under the same key
     Replay(ReplayArgs),
     /// Make pending intents due now, whatever time they wait for
@@ -83,15 +76,17 @@ pub enum Command {
     Retry(ReplayArgs),
     /// Record what became of intents that are unknown or need review
     ///
-    /// Ask the provider first, by the key or the entity that `show` prints. A dead intent can be
-    /// resolved as applied.
+    /// Ask the provider first, by the key that was sent or the entity: `show` prints both. A dead
+    /// intent can be resolved as applied.
     Resolve(ResolveArgs),
     /// Settle the intents that a provider's own record lists, from JSON lines
     ///
     /// Each line is {"tenant_id": "", "idempotency_key": "…", "downstream_id": "…", "receipt": …},
-    /// where only the key is required, as it is stored. Each line is committed separately, and the
-    /// same lines can be given again. Exit code 2 if a line is malformed, otherwise 3 if an intent
-    /// was not found, refused, left for review, or turned out to have been carried out twice.
+    /// where only the key is required, as it is stored or as it was sent. A line without a key
+    /// finds the intent to which its downstream_id is bound, or whose receipt has it; "provider"
+    /// says whose id it is. Each line is committed separately, and the same lines can be given
+    /// again. Exit code 2 if a line is malformed, otherwise 3 if an intent was not found, refused,
+    /// left for review, or turned out to have been carried out twice.
     Confirm {
         /// The JSON lines; standard input if no file is named, or for -
         #[arg(value_name = "FILE")]
@@ -113,9 +108,8 @@ pub enum Command {
     Stats,
     /// Explain why an intent is not sent now: the first rule that holds it back
     Why {
-        /// The intent's id
-        #[arg(value_name = "ID")]
-        id: i64,
+        #[command(flatten)]
+        which: WhichArgs,
         /// As seen by a relay that sends only intents whose id modulo N is K
         #[arg(long, value_name = "K/N", value_parser = parse::<Shard>)]
         shard: Option<Shard>,
@@ -171,7 +165,7 @@ pub struct KeyArgs {
     #[arg(long, required_unless_present = "stdin")]
     pub operation: Option<String>,
     /// The business object acted on
-    #[arg(long, required_unless_present = "stdin")]
+    #[arg(long, required_unless_present_any = ["stdin", "key"])]
     pub entity: Option<String>,
     /// The version of the action
     #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
@@ -179,8 +173,11 @@ pub struct KeyArgs {
     /// The arguments: JSON, @FILE, or - for standard input
     #[arg(long, value_name = "JSON", default_value = "{}", allow_negative_numbers = true)]
     pub args: String,
+    /// A key of your own: prints the key under which it is sent
+    #[arg(long, conflicts_with_all = ["entity", "version", "args"])]
+    pub key: Option<String>,
     /// Read JSON lines {tenant_id, operation, entity_id, intent_version, args_json}
-    #[arg(long, conflicts_with_all = ["tenant", "operation", "entity", "version", "args"])]
+    #[arg(long, conflicts_with_all = ["tenant", "operation", "entity", "version", "args", "key"])]
     pub stdin: bool,
 }
 
@@ -282,6 +279,18 @@ impl ActorArgs {
         let name = self.actor.clone().or_else(user).unwrap_or_else(|| "cli".into());
         given(Actor::new(name), self.reason.as_deref(), Actor::reason)
     }
+}
+
+/// The intent that is meant.
+#[derive(Debug, Args)]
+pub struct WhichArgs {
+    /// The intent's id; its idempotency key, as it is stored or as it was sent; or the provider's
+    /// id of its effect
+    #[arg(value_name = "ID|KEY")]
+    pub which: String,
+    /// The tenant that the key belongs to
+    #[arg(long)]
+    pub tenant: Option<String>,
 }
 
 /// The conditions that an intent must meet.

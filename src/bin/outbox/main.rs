@@ -56,9 +56,7 @@ fn dispatch(cli: Cli, is_db_named: bool) -> Result<()> {
         Command::Enqueue(args) => enqueue::run(out, &open, &args),
         Command::Relay(args) => relay::run(out, &open()?, &args),
         Command::List(args) => list::run(out, &look()?, &args, cli.show_secrets),
-        Command::Show { which, tenant } => {
-            show::run(out, &look()?, &which, tenant.as_deref(), cli.show_secrets)
-        }
+        Command::Show(which) => show::run(out, &look()?, &which, cli.show_secrets),
         Command::Replay(args) => verbs::replay(out, &open()?, &args),
         Command::Retry(args) => verbs::retry(out, &open()?, &args),
         Command::Resolve(args) => verbs::resolve(out, &open()?, &args),
@@ -67,7 +65,7 @@ fn dispatch(cli: Cli, is_db_named: bool) -> Result<()> {
         Command::Cancel(args) => verbs::cancel(out, &open()?, &args),
         Command::Events(args) => events::run(out, &look()?, &args),
         Command::Stats => stats::run(out, &look()?),
-        Command::Why { id, shard } => why::run(out, &look()?, id, shard),
+        Command::Why { which, shard } => why::run(out, &look()?, &which, shard),
         Command::Pause { what, length, by } => operations::pause(out, &open()?, &what, length, &by),
         Command::Resume { what, by } => operations::resume(out, &open()?, &what, &by),
         Command::Limit(args) => limit::run(out, &open()?, &args),

@@ -46,7 +46,7 @@ const BODY: &[u8] = br#"{"id":"ch_1"}"#;
 
 #[test]
 fn head_that_is_odd_takes_nothing_from_a_200() {
-    let many: String = (0..1500).map(|i| format!("X-{i}: v\r\n")).collect();
+    let many = "X-Many: v\r\n".repeat(1500);
     let large = format!("Set-Cookie: {}\r\n", "c".repeat(200_000));
     for (fields, left_out) in [
         (many.as_str(), Some("500 of its header lines")),

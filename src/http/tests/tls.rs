@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use super::*;
-use crate::core::body::BodyEnd;
+use crate::core::BodyEnd;
 use crate::http::exchange::{agent, exchange};
 
 /// Serves one connection with a certificate for this name; returns what was received.

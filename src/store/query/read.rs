@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension, named_params};
 
-use crate::core::{Entry, Filter, OperationStats, Receipt, Status};
-use crate::error::Result;
+use crate::core::{Entry, Filter, OperationStats, Receipt, Status, key};
+use crate::error::{Error, ErrorKind, Result};
 use crate::store::columns::{counter, lossy, lossy_option};
 use crate::store::statement::query_row;
 use crate::store::tables::answer;
 use crate::store::tables::settled::DUPLICATE_EFFECT;
+use crate::store::tables::{binding, settled, wire_key};
 
 /// The intent with this row id, and its receipt.
 pub(crate) fn entry(conn: &Connection, id: i64) -> Result<Option<Entry>> {
@@ -51,7 +52,42 @@ fn read_request(conn: &Connection, entry: &mut Entry) -> Result<()> {
 }
 
 pub(crate) fn entry_by_key(conn: &Connection, tenant: &str, key: &str) -> Result<Option<Entry>> {
-    id_of_key(conn, tenant, key)?.map_or(Ok(None), |id| entry(conn, id))
+    id_of_either_key(conn, tenant, key)?.map_or(Ok(None), |id| entry(conn, id))
+}
+
+/// The intent of a tenant with this key, as it is stored or as it was sent.
+pub(crate) fn id_of_either_key(conn: &Connection, tenant: &str, key: &str) -> Result<Option<i64>> {
+    if let Some(id) = id_of_key(conn, tenant, key)? {
+        return Ok(Some(id));
+    }
+    Ok(query_row(conn, wire_key::SENT_AS, [tenant, key], |row| row.get(0)).optional()?)
+}
+
+/// The intent whose effect a provider knows under this id: the id is bound to it, or in its
+/// receipt. Without a provider, those of all providers are meant.
+pub(crate) fn entry_by_downstream_id(
+    conn: &Connection,
+    provider: Option<&str>,
+    downstream_id: &str,
+) -> Result<Option<Entry>> {
+    let mut ids = binding::ids_of(conn, provider, downstream_id)?;
+    // A provider gives an id once; under another provider, a receipt may have the same.
+    if provider.is_none() || ids.is_empty() {
+        ids.extend(settled::ids_of(conn, provider, downstream_id)?);
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    match ids[..] {
+        [] => Ok(None),
+        [id] => entry(conn, id),
+        [first, second, ..] => {
+            let text = format!(
+                "the id {downstream_id:?} is that of intent {first} and of intent {second}: name \
+                 the provider, or the key"
+            );
+            Err(Error::new(ErrorKind::Conflict, text))
+        }
+    }
 }
 
 pub(crate) const ID_OF_KEY: &str = "
@@ -77,13 +113,16 @@ fn bare_entry(conn: &Connection, id: i64) -> Result<Option<Entry>> {
                 last_error, downstream_id, created_at, finished_at, registered, next_lookup_at
          FROM main.outbox_status WHERE id = ?1";
     let found = query_row(conn, sql, [id], |row| {
+        let [tenant_id, operation, idempotency_key] =
+            [lossy(row, 1)?, lossy(row, 2)?, lossy(row, 5)?];
         Ok(Entry {
             id: row.get(0)?,
-            tenant_id: lossy(row, 1)?,
-            operation: lossy(row, 2)?,
             entity_id: lossy(row, 3)?,
             intent_version: row.get(4)?,
-            idempotency_key: lossy(row, 5)?,
+            wire_key: key::wire_key(&tenant_id, &operation, &idempotency_key).into_owned(),
+            tenant_id,
+            operation,
+            idempotency_key,
             endpoint: lossy_option(row, 6)?,
             ordering_key: lossy_option(row, 7)?,
             status: lossy(row, 8)?.parse().unwrap_or(Status::NeedsReview),

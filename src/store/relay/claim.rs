@@ -19,6 +19,7 @@ use crate::store::tables::candidate::{
 };
 use crate::store::tables::ledger::{self, Asking};
 use crate::store::tables::shard::of_shard;
+use crate::store::tables::wire_key;
 use crate::store::transitions::Row;
 
 /// Which rows a relay has room for.
@@ -347,6 +348,9 @@ impl RelayTx<'_> {
             ..facts
         };
         self.take(candidate.id, &facts, expires_at, token)?;
+        if candidate.last_token.is_none() {
+            wire_key::keep(conn, candidate.id, (tenant_id, operation, &intent.idempotency_key))?;
+        }
         self.ledger(operation)?.enter(conn, asking, token, policy.promise.time_limit)?;
         self.begin_tries(candidate.id, token, &intent, request)?;
         let lease = Arc::new(Lease::new(expires_at, Arc::clone(&self.clock)));

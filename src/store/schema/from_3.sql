@@ -10,3 +10,9 @@ CREATE TABLE main.outbox_answer (
     body_bytes  INTEGER NOT NULL,
     body_sha256 TEXT    NOT NULL
 ) STRICT;
+
+-- outbox_wire_key: keys as they were sent. The migration fills it: SQL has no SHA-256.
+CREATE TABLE main.outbox_wire_key (
+    id       INTEGER PRIMARY KEY,
+    wire_key TEXT    NOT NULL
+) STRICT;

@@ -12,6 +12,7 @@ use rusqlite::{
 
 use super::shape::{self, Object, is_same};
 use super::version::{Found, SCHEMA, VERSION, found};
+use crate::core::key;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::columns;
 
@@ -107,6 +108,7 @@ fn attempt(conn: &Connection, waiting: &Waiting<'_>) -> Result<Option<String>> {
         })?;
     }
     create_missing(&tx, &defined)?;
+    fill_wire_keys(&tx)?;
     create_missing(&tx, &applications)?;
     let failing = failing_writes(&tx, &defined)?;
     if let Some((write, error)) = failing.into_iter().find(|(w, _)| !failed_before.contains(w)) {
@@ -118,6 +120,22 @@ fn attempt(conn: &Connection, waiting: &Waiting<'_>) -> Result<Option<String>> {
     tx.commit()?;
     log::info!("the outbox schema was migrated from version {version} to {VERSION}");
     Ok(None)
+}
+
+/// Keeps the keys as they were sent that differ from the stored ones: SQL has no SHA-256.
+fn fill_wire_keys(conn: &Connection) -> Result<()> {
+    let mut statement = conn.prepare(
+        "SELECT id, tenant_id, operation, idempotency_key FROM main.outbox
+         WHERE tenant_id <> '' AND NOT is_derived",
+    )?;
+    let mut insert = conn.prepare("INSERT INTO main.outbox_wire_key VALUES (?1, ?2)")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let [tenant, operation, stored] = [1, 2, 3].map(|column| columns::lossy(row, column));
+        let (tenant, operation, stored) = (tenant?, operation?, stored?);
+        insert.execute((row.get::<_, i64>(0)?, key::wire_key(&tenant, &operation, &stored)))?;
+    }
+    Ok(())
 }
 
 /// A relay that is alive and has intents in flight, or has lost its lease on one and not reported:

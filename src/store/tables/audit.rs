@@ -5,14 +5,14 @@ use rusqlite::{Connection, OptionalExtension, Row, named_params, params};
 use crate::core::{Status, key};
 use crate::error::Result;
 use crate::event::{Event, EventKind};
-use crate::handler::Delivery;
+use crate::handler::{Delivery, StoredIntent};
 use crate::store::columns;
 use crate::store::statement::{execute, query_row};
 
 /// The columns of an event's intent. Headers that were edited into something else must not keep
 /// a row from being parked.
 pub(crate) const OF_INTENT: &str = "
-    SELECT operation, idempotency_key, args_hash,
+    SELECT operation, idempotency_key, args_hash, tenant_id,
            CASE WHEN headers <> '{}' AND typeof(headers) = 'text' AND json_valid(headers)
                      AND json_type(headers) = 'object'
                 THEN headers END
@@ -36,6 +36,8 @@ pub(crate) fn insert_event(
     let headers = match delivery.filter(|delivery| delivery.intent.headers.is_empty()) {
         Some(delivery) => {
             event.operation.clone_from(&delivery.operation);
+            let StoredIntent { tenant_id, idempotency_key, .. } = &delivery.intent;
+            event.wire_key = key::other_wire_key(tenant_id, &delivery.operation, idempotency_key);
             event.key_hash = key::sha256(&delivery.intent.idempotency_key);
             event.args_hash.clone_from(&delivery.intent.args_hash);
             None
@@ -71,9 +73,11 @@ pub(crate) fn insert_event(
 fn read_intent(conn: &Connection, event: &mut Event) -> Result<Option<String>> {
     let headers = query_row(conn, OF_INTENT, [event.outbox_id], |row| {
         event.operation = columns::lossy(row, 0)?;
-        event.key_hash = key::sha256(&columns::lossy(row, 1)?);
+        let stored = columns::lossy(row, 1)?;
+        event.wire_key = key::other_wire_key(&columns::lossy(row, 3)?, &event.operation, &stored);
+        event.key_hash = key::sha256(&stored);
         event.args_hash = columns::lossy_option(row, 2)?;
-        columns::lossy_option(row, 3)
+        columns::lossy_option(row, 4)
     });
     let headers = headers.optional()?;
     if headers.is_none() {
@@ -109,7 +113,8 @@ macro_rules! events {
         concat!(
             "SELECT e.position, e.outbox_id, e.seq, o.operation, e.at, e.kind, e.from_status,
                     e.status, e.attempt, e.claimed_at, e.token, e.actor, e.error_class, e.reason,
-                    e.downstream_id, e.agent_run, e.tool_version, o.idempotency_key, o.args_hash
+                    e.downstream_id, e.agent_run, e.tool_version, o.idempotency_key, o.args_hash,
+                    o.tenant_id
              FROM main.outbox_event e LEFT JOIN main.outbox o ON o.id = e.outbox_id ",
             $condition
         )
@@ -144,11 +149,13 @@ pub(crate) fn stream(
 /// A word that was edited by hand is read as what a person must look at.
 fn read_event(row: &Row<'_>) -> rusqlite::Result<Event> {
     let status = |word: String| word.parse().unwrap_or(Status::NeedsReview);
+    let (operation, stored) = (columns::lossy(row, 3)?, columns::lossy(row, 17)?);
     Ok(Event {
         position: row.get(0)?,
         outbox_id: row.get(1)?,
         seq: row.get(2)?,
-        operation: columns::lossy(row, 3)?,
+        wire_key: key::other_wire_key(&columns::lossy(row, 19)?, &operation, &stored),
+        operation,
         at: row.get(4)?,
         kind: columns::lossy(row, 5)?.parse().unwrap_or(EventKind::Unreadable),
         from_status: status(columns::lossy(row, 6)?),
@@ -162,7 +169,7 @@ fn read_event(row: &Row<'_>) -> rusqlite::Result<Event> {
         downstream_id: columns::lossy_option(row, 14)?,
         agent_run: columns::lossy_option(row, 15)?,
         tool_version: columns::lossy_option(row, 16)?,
-        key_hash: key::sha256(&columns::lossy(row, 17)?),
+        key_hash: key::sha256(&stored),
         args_hash: columns::lossy_option(row, 18)?,
     })
 }

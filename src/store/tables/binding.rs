@@ -35,6 +35,28 @@ pub(crate) fn id_of(conn: &Connection, id: i64) -> Result<Option<String>> {
     other_id(conn, id, "")
 }
 
+/// Finds an id under any provider: a look into the index for each that there is.
+pub(crate) const BOUND_TO: &str = "
+    WITH RECURSIVE providers (name) AS (
+        SELECT min(provider) FROM main.outbox_binding
+        UNION ALL
+        SELECT (SELECT min(provider) FROM main.outbox_binding WHERE provider > name)
+        FROM providers WHERE name IS NOT NULL)
+    SELECT b.id FROM providers p CROSS JOIN main.outbox_binding b
+        ON b.provider = p.name AND b.downstream_id = ?2
+    WHERE ?1 IS NULL OR p.name = ?1";
+
+/// The intents to which an id is bound, one for each provider that is meant.
+pub(crate) fn ids_of(
+    conn: &Connection,
+    provider: Option<&str>,
+    downstream_id: &str,
+) -> Result<Vec<i64>> {
+    let mut statement = conn.prepare_cached(BOUND_TO)?;
+    let rows = statement.query_map((provider, downstream_id), |row| row.get(0))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
 /// Moves ids to their provider that were bound before a relay had named it.
 pub(crate) fn name_provider(conn: &Connection, operation: &str, provider: &str) -> Result<()> {
     let sql = "UPDATE OR IGNORE main.outbox_binding SET provider = ?2 WHERE provider = ?1";

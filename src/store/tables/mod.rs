@@ -15,3 +15,4 @@ pub(crate) mod pause;
 pub(crate) mod settled;
 pub(crate) mod shard;
 pub(crate) mod unrecorded;
+pub(crate) mod wire_key;

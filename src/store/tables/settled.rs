@@ -44,3 +44,23 @@ pub(crate) fn has_heard_of(conn: &Connection, id: i64, downstream_id: &str) -> R
                               WHERE outbox_id = ?1 AND downstream_id = ?2)";
     Ok(query_row(conn, sql, (id, downstream_id), |row| row.get(0))?)
 }
+
+/// Walks over the receipts: an index would cost every success as much as its receipt. Operations
+/// that bind their ids are found by that.
+const RECEIVED: &str = "
+    SELECT r.id FROM main.outbox_receipt r
+        CROSS JOIN main.outbox o ON o.id = r.id
+        LEFT JOIN main.outbox_operation c ON c.operation = o.operation
+    WHERE r.downstream_id = ?2 AND (?1 IS NULL OR coalesce(c.provider, o.operation) = ?1)
+    LIMIT 2";
+
+/// The intents that have an id in their receipt, two at most: more than one is too many.
+pub(crate) fn ids_of(
+    conn: &Connection,
+    provider: Option<&str>,
+    downstream_id: &str,
+) -> Result<Vec<i64>> {
+    let mut statement = conn.prepare_cached(RECEIVED)?;
+    let rows = statement.query_map((provider, downstream_id), |row| row.get(0))?;
+    Ok(rows.collect::<std::result::Result<_, _>>()?)
+}

@@ -5,7 +5,7 @@ use rusqlite::{Connection, TransactionBehavior, named_params};
 use crate::core::{Actor, Receipt, Resolution, Status, verbs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind};
-use crate::store::query::read::id_of_key;
+use crate::store::query::read::id_of_either_key;
 use crate::store::standing;
 use crate::store::statement::query_row;
 use crate::store::tables::lost_lease::{self, IsAlive, Senders};
@@ -74,7 +74,7 @@ pub(crate) fn confirm(
 ) -> Result<Option<Event>> {
     let downstream_id = receipt.downstream_id.as_deref();
     downstream_id.map_or(Ok(()), binding::check)?;
-    let id = id_of_key(conn, tenant, key)?.ok_or_else(|| {
+    let id = id_of_either_key(conn, tenant, key)?.ok_or_else(|| {
         let of = if tenant.is_empty() { String::new() } else { format!(" of tenant {tenant:?}") };
         Error::no_intent(format_args!("with the key {key:?}{of}"))
     })?;

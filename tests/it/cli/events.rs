@@ -32,7 +32,7 @@ fn events_come_in_order_filtered_and_under_the_names_of_the_columns() {
     let conn = desk.conn();
     let statement = conn.prepare("SELECT * FROM outbox_event").unwrap();
     let mut columns = statement.column_names();
-    columns.extend(["operation", "key_hash", "args_hash"]);
+    columns.extend(["operation", "wire_key", "key_hash", "args_hash"]);
     columns.sort_unstable();
     for event in &events {
         let names: Vec<&String> = event.as_object().unwrap().keys().collect();

@@ -120,3 +120,63 @@ fn demo_ends_with_one_effect_per_intent() {
     }
     assert!(desk.ok(&["--db", "demo.db", "demo"]).contains("outbox --db demo.db show"));
 }
+
+/// The provider knows the key that was sent, and nothing of a key that a tenant brought along.
+#[test]
+fn key_that_was_sent_is_shown_and_accepted() {
+    let desk = Desk::new();
+    let enqueue = ["enqueue", "mail", "--entity", "a", "--tenant", "acme", "--key", "mine"];
+    let sent = desk.json(&enqueue)[0]["wire_key"].as_str().unwrap().to_owned();
+    let derive = ["key", "--tenant", "acme", "--operation", "mail", "--key", "mine"];
+    assert_eq!(desk.ok(&derive), format!("{sent}\n"));
+    assert_eq!(desk.json(&derive)[0]["wire_key"], sent.as_str());
+    assert_ne!(sent, "mine");
+    assert_eq!(desk.count("outbox_wire_key"), 0, "nothing was sent yet");
+    let text = "[operations.mail]\nendpoint = \"http://127.0.0.1:1\"\ndownstream = \"unprotected\"";
+    let relay_toml = desk.file("sent.toml", text);
+    desk.ok(&["relay", "--drain", "--config", &relay_toml]);
+    assert_eq!(desk.count("outbox_wire_key"), 1);
+    desk.ok(&["cancel", "1"]);
+    for key in ["mine", &sent] {
+        let story = &desk.json(&["show", key, "--tenant", "acme"])[0];
+        assert_eq!(story["id"], 1);
+        assert_eq!(story["wire_key"], sent.as_str());
+        assert_eq!(desk.json(&["why", key, "--tenant", "acme"])[0]["id"], 1);
+    }
+    assert!(desk.ok(&["show", "1"]).contains(&format!("key as sent   {sent}\n")));
+    assert_eq!(desk.run(&["show", &sent, "--tenant", "other"]).code, 3);
+    assert_eq!(desk.json(&["list"])[0]["wire_key"], sent.as_str());
+    assert_eq!(desk.json(&["events"])[0]["wire_key"], sent.as_str());
+    let line = format!(r#"{{"tenant_id": "acme", "idempotency_key": "{sent}"}}"#);
+    let ran = desk.run_with(&line, &["confirm"]);
+    assert!(ran.out.starts_with("line 1: needs_review, intent 1 is cancelled"), "{}", ran.out);
+}
+
+#[test]
+fn provider_s_id_finds_its_intent_and_an_unknown_one_settles_nothing() {
+    let desk = Desk::new();
+    for entity in ["a", "b"] {
+        desk.ok(&["enqueue", "mail", "--entity", entity, "--key", entity, "--delay", "1h"]);
+    }
+    let outbox = sqlite_outbox::Outbox::open(desk.path()).unwrap();
+    outbox.transact(|tx| outbox.bind(tx, 1, "msg_1", "app")).unwrap();
+    let say = |line: &str| desk.run_with(line, &["confirm"]);
+    for unknown in [
+        r#"{"downstream_id": "msg_2"}"#,
+        r#"{"downstream_id": "msg_1", "provider": "bank"}"#,
+        r#"{"downstream_id": "msg_1", "tenant_id": "acme"}"#,
+    ] {
+        let ran = say(unknown);
+        assert_eq!(ran.code, 3, "{unknown}");
+        assert!(ran.out.starts_with("line 1: not_found"), "{}", ran.out);
+    }
+    let confirmed = say(r#"{"downstream_id": "msg_1", "provider": "mail"}"#);
+    assert_eq!(confirmed.out, "line 1: confirmed, intent 1 is succeeded\n");
+    // Without a binding, the receipt has it.
+    assert_eq!(say(r#"{"idempotency_key": "b", "downstream_id": "msg_3"}"#).code, 0);
+    assert_eq!(say(r#"{"downstream_id": "msg_3"}"#).out, "line 1: known, intent 2 is succeeded\n");
+    assert_eq!(desk.json(&["show", "msg_3"])[0]["id"], 2);
+    desk.conn().execute("UPDATE outbox_receipt SET downstream_id = 'msg_1'", []).unwrap();
+    let ran = say(r#"{"downstream_id": "msg_1"}"#);
+    assert!(ran.code == 3 && ran.out.starts_with("line 1: refused: the id"), "{}", ran.out);
+}

@@ -129,6 +129,21 @@ fn migrated_file_moves_on_and_drains() {
     }
 }
 
+/// An intent that a build without such a table has sent is found by the key that was sent.
+#[test]
+fn migration_keeps_the_keys_that_were_sent() {
+    for made_by in 1..Outbox::SCHEMA_VERSION {
+        let (_dir, path) = fixture(made_by);
+        let sql = "INSERT INTO outbox (tenant_id, operation, entity_id, idempotency_key, payload)
+                   VALUES ('acme', 'late', 'a', 'mine', '{}') RETURNING id";
+        let id = number(&path, sql);
+        let sent = sqlite_outbox::IdempotencyKey::wire_key("acme", "late", "mine").unwrap();
+        let outbox = Outbox::open(&path).unwrap();
+        let entry = outbox.entry_by_key("acme", &sent).unwrap().unwrap();
+        assert_eq!((entry.id, entry.wire_key), (id, sent));
+    }
+}
+
 /// SQLite reserves names that begin with `sqlite_`, and no others.
 /// The guards of today are for rows of today: what an earlier build took is still there, can be
 /// read, and comes to rest.

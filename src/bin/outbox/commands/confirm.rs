@@ -19,18 +19,35 @@ use crate::ui::output::{Out, escape, note};
 struct Line {
     #[serde(default)]
     tenant_id: Value,
+    #[serde(default)]
     idempotency_key: Value,
+    #[serde(default)]
+    provider: Value,
     #[serde(default)]
     downstream_id: Value,
     #[serde(default)]
     receipt: Value,
 }
 
-/// The intent that one line names, and its receipt.
+/// The intent that one line names, by its key or by the provider's id alone, and its receipt.
 struct Confirmation {
-    tenant: String,
-    key: String,
+    tenant: Option<String>,
+    key: Option<String>,
+    provider: Option<String>,
     receipt: Receipt,
+}
+
+impl Confirmation {
+    /// The tenant and the key of the intent; where the line has none, of the one with its id.
+    fn of(&self, outbox: &Outbox) -> sqlite_outbox::Result<Option<(String, String)>> {
+        if let Some(key) = &self.key {
+            return Ok(Some((self.tenant.clone().unwrap_or_default(), key.clone())));
+        }
+        let id = self.receipt.downstream_id.as_deref().unwrap_or_default();
+        let found = outbox.entry_by_downstream_id(self.provider.as_deref(), id)?;
+        let found = found.filter(|e| self.tenant.as_ref().is_none_or(|t| *t == e.tenant_id));
+        Ok(found.map(|entry| (entry.tenant_id, entry.idempotency_key)))
+    }
 }
 
 /// The outcome for one line.
@@ -127,7 +144,6 @@ fn parse(line: &[u8]) -> std::result::Result<Confirmation, String> {
     }
     let line: Line = serde_json::from_slice(line).map_err(|error| explain(&error))?;
     let key = text("idempotency_key", line.idempotency_key)?;
-    let key = key.ok_or("idempotency_key: must be a string")?;
     let mut receipt = Receipt::new();
     if let Some(id) = text("downstream_id", line.downstream_id)? {
         receipt = receipt.downstream_id(id);
@@ -135,8 +151,11 @@ fn parse(line: &[u8]) -> std::result::Result<Confirmation, String> {
     if !line.receipt.is_null() {
         receipt = receipt.body(line.receipt.to_string());
     }
-    let tenant = text("tenant_id", line.tenant_id)?.unwrap_or_default();
-    Ok(Confirmation { tenant, key, receipt })
+    if key.is_none() && receipt.downstream_id.is_none() {
+        return Err("idempotency_key: must be a string, or downstream_id must be there".into());
+    }
+    let (tenant, provider) = (text("tenant_id", line.tenant_id)?, text("provider", line.provider)?);
+    Ok(Confirmation { tenant, key, provider, receipt })
 }
 
 /// A text that may be left out or be null, as exports write it.
@@ -164,16 +183,24 @@ fn confirm(
     confirmation: &Confirmation,
     actor: &Actor,
 ) -> Result<Answer> {
-    let Confirmation { tenant, key, receipt } = confirmation;
-    let idempotency_key = Some(key.clone());
+    let idempotency_key = confirmation.key.clone();
     let mut answer = Answer { line, outcome: "known", idempotency_key, ..Answer::default() };
-    match outbox.transact(|tx| outbox.confirm(tx, (tenant, key), receipt, actor)) {
+    let confirmed = confirmation.of(outbox).and_then(|of| {
+        let Some((tenant, key)) = of else { return Ok(None) };
+        let of = (tenant.as_str(), key.as_str());
+        let event = outbox.transact(|tx| outbox.confirm(tx, of, &confirmation.receipt, actor))?;
+        Ok(Some((event, outbox.entry_by_key(&tenant, &key)?)))
+    });
+    match confirmed {
         Ok(None) => {
-            let entry = outbox.entry_by_key(tenant, key)?;
+            answer.outcome = "not_found";
+            answer.reason = Some("no intent is known by this downstream_id".into());
+        }
+        Ok(Some((None, entry))) => {
             answer.id = entry.as_ref().map(|entry| entry.id);
             answer.status = entry.map(|entry| entry.status);
         }
-        Ok(Some(event)) => {
+        Ok(Some((Some(event), _))) => {
             answer.outcome = outcome(&event);
             answer.id = Some(event.outbox_id);
             answer.status = Some(event.status);

@@ -1,7 +1,7 @@
 //! `outbox enqueue`: one intent in its own transaction.
 
 use serde::Serialize;
-use sqlite_outbox::{Enqueued, ErrorKind, Intent, Outbox, Status};
+use sqlite_outbox::{Enqueued, ErrorKind, IdempotencyKey, Intent, Outbox, Status};
 
 use crate::args::EnqueueArgs;
 use crate::ui::failure::{Failure, Result};
@@ -12,6 +12,7 @@ use crate::ui::output::{Out, escape, note};
 struct Report<'a> {
     id: i64,
     idempotency_key: &'a str,
+    wire_key: &'a str,
     outcome: &'static str,
     status: Status,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,7 +30,9 @@ pub fn run(out: Out, open: &dyn Fn() -> Result<Outbox>, args: &EnqueueArgs) -> R
         .transact(|tx| outbox.enqueue(tx, &intent))
         .map_err(|error| named_by_flag(error, args))?;
     warn_of_credentials(&args.header);
-    report(out, &enqueued)
+    let tenant = args.tenant.as_deref().unwrap_or_default();
+    let sent = IdempotencyKey::wire_key(tenant, &args.operation, enqueued.key())?;
+    report(out, &enqueued, &sent)
 }
 
 /// Headers that usually carry credentials.
@@ -91,11 +94,12 @@ fn named_by_flag(error: sqlite_outbox::Error, args: &EnqueueArgs) -> Failure {
     failure
 }
 
-fn report(out: Out, enqueued: &Enqueued) -> Result<()> {
+fn report(out: Out, enqueued: &Enqueued, wire_key: &str) -> Result<()> {
     let existing = if let Enqueued::Existing(entry) = enqueued { Some(entry) } else { None };
     let report = Report {
         id: enqueued.id(),
         idempotency_key: enqueued.key(),
+        wire_key,
         outcome: if matches!(enqueued, Enqueued::New { .. }) { "new" } else { "existing" },
         status: existing.map_or(Status::Pending, |entry| entry.status),
         downstream_id: existing.and_then(|entry| entry.downstream_id.as_deref()),
@@ -113,7 +117,10 @@ fn report(out: Out, enqueued: &Enqueued) -> Result<()> {
     if out.is_json {
         return out.json(&report);
     }
-    let key = escape(report.idempotency_key);
+    let mut key = escape(report.idempotency_key);
+    if wire_key != report.idempotency_key {
+        key = format!("{key}, sent as {}", escape(wire_key));
+    }
     if report.outcome == "new" {
         out.line(format_args!("intent {} is enqueued, key {key}", report.id))
     } else {

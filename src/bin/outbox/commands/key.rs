@@ -1,6 +1,7 @@
 //! `outbox key`: derives idempotency keys.
 
 use serde::Deserialize;
+use serde_json::json;
 use sqlite_outbox::IdempotencyKey;
 
 use crate::args::KeyArgs;
@@ -36,6 +37,9 @@ pub fn run(out: Out, args: &KeyArgs) -> Result<()> {
     if args.stdin {
         return lines(out);
     }
+    if let Some(key) = &args.key {
+        return as_sent(out, args, key);
+    }
     let action = Action {
         tenant_id: args.tenant.clone(),
         operation: args.operation.clone().unwrap_or_default(),
@@ -49,6 +53,20 @@ pub fn run(out: Out, args: &KeyArgs) -> Result<()> {
         return out.json(&derived);
     }
     out.line(escape(&derived.key))
+}
+
+/// Prints the key under which a key of the caller's own is sent.
+fn as_sent(out: Out, args: &KeyArgs, key: &str) -> Result<()> {
+    let operation = args.operation.as_deref().filter(|operation| !operation.is_empty());
+    let operation = operation.ok_or_else(|| Failure::usage("--operation: must not be empty"))?;
+    let sent = IdempotencyKey::wire_key(&args.tenant, operation, key).map_err(|error| {
+        let text = error.to_string();
+        Failure::usage(format!("--key: {}", text.trim_start_matches("idempotency_key: ")))
+    })?;
+    if out.is_json {
+        return out.json(&json!({ "idempotency_key": key, "wire_key": sent }));
+    }
+    out.line(escape(&sent))
 }
 
 /// Refuses an action that could never be stored.

@@ -84,7 +84,8 @@ impl Case<'_> {
 
     /// The first line about an intent that may have been applied.
     fn doubt(&self) -> String {
-        let ask = "ask the provider about its key or entity";
+        let sent = quoted(&self.entry.wire_key);
+        let ask = format!("ask the provider about the key that was sent, {sent}, or the entity");
         if self.entry.status == Status::NeedsReview {
             return format!("a person must find out what became of it: {ask}");
         }

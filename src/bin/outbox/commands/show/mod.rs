@@ -8,6 +8,7 @@ use serde::Serialize;
 use sqlite_outbox::{Entry, Event, FailingAnswer, OnDead, Outbox, Receipt, StoredContract};
 
 use self::advice::Case;
+use crate::args::WhichArgs;
 use crate::commands::list::{cut_answer, hide_path};
 use crate::ui::failure::{Failure, Result};
 use crate::ui::output::{Out, brief, duration, escape, shorten, time};
@@ -24,16 +25,8 @@ struct Story<'a> {
     next_step: Option<String>,
 }
 
-pub fn run(
-    out: Out,
-    outbox: &Outbox,
-    which: &str,
-    tenant: Option<&str>,
-    show_secrets: bool,
-) -> Result<()> {
-    let Some(mut entry) = find(outbox, which, tenant)? else {
-        return Err(Failure::refused(format!("there is no intent {which}")));
-    };
+pub fn run(out: Out, outbox: &Outbox, which: &WhichArgs, show_secrets: bool) -> Result<()> {
+    let mut entry = find(outbox, which)?;
     if !show_secrets {
         hide_path(&mut entry);
         cut_answer(&mut entry);
@@ -62,15 +55,23 @@ pub fn run(
     next_step.map_or(Ok(()), |next| out.line(format_args!("\nwhat helps\n  {next}")))
 }
 
-/// The intent with this id or key. A number is tried as an id first, because lists show ids; with a
-/// tenant it is a key.
-fn find(outbox: &Outbox, which: &str, tenant: Option<&str>) -> Result<Option<Entry>> {
-    if let (None, Ok(id)) = (tenant, which.parse())
-        && let Some(entry) = outbox.entry(id)?
-    {
-        return Ok(Some(entry));
+/// The intent with this id or key, or the provider's id of its effect. A number is tried as an id
+/// first, because lists show ids; with a tenant it is none.
+pub fn find(outbox: &Outbox, args: &WhichArgs) -> Result<Entry> {
+    let (which, tenant) = (args.which.as_str(), args.tenant.as_deref());
+    let mut found = None;
+    if let (None, Ok(id)) = (tenant, which.parse()) {
+        found = outbox.entry(id)?;
     }
-    Ok(outbox.entry_by_key(tenant.unwrap_or(""), which)?)
+    if found.is_none() {
+        found = outbox.entry_by_key(tenant.unwrap_or(""), which)?;
+    }
+    if found.is_none() {
+        found = outbox.entry_by_downstream_id(None, which)?;
+    }
+    found
+        .filter(|entry| tenant.is_none_or(|tenant| entry.tenant_id == tenant))
+        .ok_or_else(|| Failure::refused(format!("there is no intent {which}")))
 }
 
 fn facts(entry: &Entry, events: &[Event], contract: Option<&StoredContract>) -> String {
@@ -90,6 +91,7 @@ fn facts(entry: &Entry, events: &[Event], contract: Option<&StoredContract>) -> 
     add("version", Some(&entry.intent_version.to_string()));
     add("tenant", Some(&entry.tenant_id));
     add("key", Some(&entry.idempotency_key));
+    add("key as sent", Some(&*entry.wire_key).filter(|sent| *sent != entry.idempotency_key));
     add("endpoint", entry.endpoint.as_deref());
     let size = entry.payload_bytes.map(|bytes| format!("{bytes} bytes"));
     add("method", entry.method.as_deref());
