@@ -6,6 +6,7 @@
 // Where it says so, parts are used by the HTTP handler only.
 pub(crate) mod actor;
 pub(crate) mod backoff;
+#[cfg_attr(not(feature = "http"), allow(dead_code))]
 mod body;
 pub(crate) mod budget;
 pub(crate) mod canonical;
@@ -47,6 +48,7 @@ pub(crate) use backoff::Backoff;
 #[cfg(feature = "http")]
 pub(crate) use body::{Answer, BodyEnd};
 pub(crate) use budget::{Budget, Fit, Kind, Left, Scope, UsedUp};
+#[cfg(feature = "http")]
 pub(crate) use classify::{OnConflict, Rules};
 pub(crate) use contract::{Downstream, OnDead, Promise, StoredContract};
 pub(crate) use decide::{Decision, Facts, Policy};
