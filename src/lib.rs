@@ -87,6 +87,8 @@ pub use crate::core::key::IdempotencyKey;
 pub use crate::core::limit::{BudgetName, Limit};
 pub use crate::core::outcome::{Failure, Finding, Outcome, Receipt, Resolution};
 pub use crate::core::pause::PauseKind;
+#[cfg(feature = "http")]
+pub use crate::core::predicate::Predicate;
 pub use crate::core::shard::Shard;
 pub use crate::core::status::Status;
 pub use crate::error::{Error, ErrorKind, Result};

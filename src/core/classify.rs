@@ -6,14 +6,15 @@ use super::body::{Answer, BodyEnd, header, read_id, read_json};
 use super::contract::Downstream;
 use super::endpoint::origin_of;
 use super::outcome::{Failure, Outcome, Receipt};
+use super::predicate::Predicate;
 use super::retry_after::RetryAfter;
 use super::word::words;
 
 /// How the answers of an operation's downstream are read.
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
-    /// JSON pointer into the body and the value there that means success.
-    pub success_when: Option<(String, Value)>,
+    /// A body that passes means success; `None` where the status alone does.
+    pub success_when: Option<Predicate>,
     /// The meaning of a 409; `None` takes the default for the downstream's contract.
     pub on_conflict: Option<OnConflict>,
     /// JSON pointer to the provider's id; default `/id`.
@@ -71,13 +72,13 @@ pub(crate) fn classify(
 }
 
 fn success(answer: &Answer, rules: &Rules) -> Outcome {
-    let Some((pointer, equals)) = &rules.success_when else {
+    let Some(predicate) = &rules.success_when else {
         return Outcome::Succeeded(receipt(answer, &rules.downstream_id));
     };
     let fail =
         |class, meaning| Failure::new(class, message(answer.status, meaning)).status(answer.status);
     let meaning = match read_json(answer) {
-        Ok(body) if body.pointer(pointer) == Some(equals) => {
+        Ok(body) if predicate.holds(&body) => {
             return Outcome::Succeeded(receipt(answer, &rules.downstream_id));
         }
         Ok(_) => "the body does not say success",

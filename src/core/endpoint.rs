@@ -1,28 +1,20 @@
-//! The form of an endpoint, and the values of its placeholders.
+//! The form of an endpoint.
 //!
 //! No message here repeats any part of an endpoint: its path or query may be a credential.
-
-use std::fmt::Write;
 
 use http::Uri;
 
 use super::key::sha256;
+use super::template::{self, Form};
 use crate::error::{Error, Result};
 
 /// The longest endpoint, in bytes, before its placeholders are filled in.
 pub(crate) const ENDPOINT_MAX: usize = 2048;
 
-/// Placeholders in an endpoint's path or query; each is replaced percent-encoded.
-pub(crate) const PLACEHOLDERS: &[&str] = &["{idempotency_key}", "{entity_id}"];
-
-/// Placeholders in the URL of a lookup.
-pub(crate) const LOOKUP_PLACEHOLDERS: &[&str] =
-    &["{idempotency_key}", "{entity_id}", "{downstream_id}", "{tenant_id}"];
-
 /// Reads an endpoint, with or without placeholders: an absolute `http` or `https` URL with a
 /// host, without user name and fragment.
 pub(crate) fn check_endpoint(text: &str) -> Result<Uri> {
-    check_template(text, PLACEHOLDERS)
+    check_template(text, template::OWN)
 }
 
 /// Reads an endpoint that may have these placeholders.
@@ -59,34 +51,13 @@ pub(crate) fn endpoint_name(endpoint: &str) -> Option<String> {
     Some(format!("{} #{}", origin_of(endpoint)?, &hash[..16]))
 }
 
-/// Fills in the placeholders of a checked endpoint, with a value for each.
-pub(crate) fn expand(endpoint: &str, placeholders: &[&str], values: &[&str]) -> Result<Uri> {
-    let mut text = endpoint.to_owned();
-    for (&placeholder, &value) in placeholders.iter().zip(values) {
-        if endpoint.contains(placeholder) {
-            // An empty or dotted segment would name another resource than the one meant.
-            if matches!(value, "" | "." | "..") {
-                let why = format!("the value for {placeholder} is empty or a dot segment");
-                return Err(invalid(why));
-            }
-            text = text.replace(placeholder, &percent_encode(value));
-        }
-    }
-    parse(&text)
+/// Fills in the placeholders of a checked endpoint, each with the value that `value` has for it.
+pub(crate) fn expand(endpoint: &str, value: impl Fn(&str) -> String) -> Result<Uri> {
+    parse(&template::fill(endpoint, Form::Url, value).map_err(invalid)?)
 }
 
 fn check_placeholders(text: &str, placeholders: &[&str]) -> Result<()> {
-    let mut rest = text.to_owned();
-    for placeholder in placeholders {
-        rest = rest.replace(placeholder, "x");
-    }
-    if rest.contains(['{', '}']) {
-        let why = format!(
-            "only {} may stand in braces; write others as %7B, %7D",
-            placeholders.join(" and ")
-        );
-        return Err(invalid(why));
-    }
+    template::check_braces(text, placeholders).map_err(invalid)?;
     let after_scheme = text.split_once("://").map_or(text, |(_, rest)| rest);
     let authority = after_scheme.split(['/', '?']).next().unwrap_or_default();
     if authority.contains('{') {
@@ -135,19 +106,6 @@ fn is_host(host: &str) -> bool {
     }
     let is_name = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
     !host.is_empty() && host.bytes().all(is_name)
-}
-
-fn percent_encode(value: &str) -> String {
-    let mut encoded = String::with_capacity(value.len());
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            // Writing to a string cannot fail.
-            let _ = write!(encoded, "%{byte:02X}");
-        }
-    }
-    encoded
 }
 
 fn invalid(reason: impl std::fmt::Display) -> Error {

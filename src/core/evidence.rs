@@ -114,10 +114,22 @@ impl Secrets {
             self.add(value.split_once('=').map_or(value, |(_, value)| value));
         }
         for part in path.split('/') {
-            let has_digit = part.bytes().any(|b| b.is_ascii_digit());
-            if part.len() >= 20 || has_digit && part.len() >= 8 {
-                self.add(part);
-            }
+            self.random(part);
+        }
+    }
+
+    /// Adds each part of a configured body that looks drawn at random.
+    pub fn body(&mut self, body: &str) {
+        let joins = |c: char| c.is_ascii_alphanumeric() || "-_.~+/".contains(c);
+        for part in body.split(|c| !joins(c)) {
+            self.random(part);
+        }
+    }
+
+    fn random(&mut self, part: &str) {
+        let has_digit = part.bytes().any(|b| b.is_ascii_digit());
+        if part.len() >= 20 || has_digit && part.len() >= 8 {
+            self.add(part);
         }
     }
 

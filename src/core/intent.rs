@@ -195,7 +195,10 @@ impl Intent {
         // The values of placeholders are checked as they will be sent.
         if let Some(endpoint) = self.endpoint.as_deref().filter(|text| text.contains('{')) {
             let wire_key = key::wire_key(&self.tenant_id, &self.operation, &key);
-            endpoint::expand(endpoint, endpoint::PLACEHOLDERS, &[&wire_key, &self.entity_id])?;
+            endpoint::expand(endpoint, |name| match name {
+                "{idempotency_key}" => wire_key.to_string(),
+                _ => self.entity_id.clone(),
+            })?;
         }
         let available_at = later(now, "delay", self.delay)?;
         let expires_at =

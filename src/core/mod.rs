@@ -33,12 +33,16 @@ pub(crate) mod limit;
 pub(crate) mod lookup;
 pub(crate) mod outcome;
 pub(crate) mod pause;
+#[cfg_attr(not(feature = "http"), allow(dead_code))]
+pub(crate) mod predicate;
 pub(crate) mod reconcile;
 #[cfg_attr(not(feature = "http"), allow(dead_code))]
 pub(crate) mod retry_after;
 pub(crate) mod setters;
 pub(crate) mod shard;
 pub(crate) mod status;
+#[cfg_attr(not(feature = "http"), allow(dead_code))]
+pub(crate) mod template;
 pub(crate) mod verbs;
 pub(crate) mod why;
 pub(crate) mod word;
@@ -61,6 +65,8 @@ pub(crate) use intent::{Intent, Prepared};
 pub(crate) use lookup::LookupRules;
 pub(crate) use outcome::{Failure, Finding, Outcome, Receipt, Resolution};
 pub(crate) use pause::{Pause, PauseKind};
+#[cfg(feature = "http")]
+pub(crate) use predicate::Predicate;
 pub(crate) use reconcile::Observed;
 pub(crate) use shard::Shard;
 pub(crate) use status::Status;

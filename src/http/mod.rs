@@ -16,18 +16,20 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use http::header::{HeaderName, HeaderValue};
-use serde_json::Value;
 use ureq::tls::TlsConfig;
 
 use self::address::parse_range;
 use self::resolve::Trust;
 pub use self::timeouts::Timeouts;
 use crate::core::classify::classify;
-use crate::core::endpoint::{check_endpoint, origin};
+use crate::core::endpoint::{check_endpoint, check_template, origin, origin_of};
 use crate::core::evidence::{Secrets, attach};
 use crate::core::header::{check_headers_beside, check_name};
+use crate::core::lookup::Question;
+use crate::core::predicate::check_pointer;
 use crate::core::setters::setters;
-use crate::core::{Answer, Failure, Finding, LookupRules, OnConflict, Outcome, Rules};
+use crate::core::template;
+use crate::core::{Answer, Failure, Finding, LookupRules, OnConflict, Outcome, Predicate, Rules};
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::{Delivery, Handler};
 
@@ -78,8 +80,10 @@ pub struct Http {
     answer_max: usize,
     rules: Rules,
     trust: Trust,
-    /// With placeholders; `None` where nothing can be asked.
-    lookup_url: Option<String>,
+    /// `None` where nothing can be asked.
+    question: Option<Question>,
+    /// JSON pointer to a value in what a lookup finds, and the template of the text there.
+    lookup_match: Option<(String, String)>,
     lookup_rules: LookupRules,
     /// The first value that cannot be accepted.
     fault: Option<String>,
@@ -107,16 +111,19 @@ impl Http {
             answer_max: 1024 * 1024,
             rules: Rules { success_when: None, on_conflict: None, downstream_id: "/id".into() },
             trust: Trust::default(),
-            lookup_url: None,
-            lookup_rules: LookupRules { downstream_id: "/id".into(), when: None },
+            question: None,
+            lookup_match: None,
+            lookup_rules: LookupRules::new("/id"),
             fault: None,
             agent: OnceLock::new(),
             lookup_agent: OnceLock::new(),
         }
     }
 
-    /// Sets the endpoint for intents that name none. `{idempotency_key}` and `{entity_id}` in its
-    /// path or query are replaced, percent-encoded.
+    /// Sets the endpoint for intents that name none. `{idempotency_key}`, `{entity_id}`,
+    /// `{tenant_id}`, `{ordering_key}`, `{key_hash}` (SHA-256 of the key as sent, in hex) and
+    /// `{created_at}` (UTC milliseconds) in its path or query are replaced, percent-encoded. An
+    /// intent that lacks a value for one of them is refused.
     /// Must be an `https` or `http` URL of at most 2048 bytes, without user name and fragment.
     ///
     /// ```
@@ -126,7 +133,7 @@ impl Http {
     /// ```
     pub fn endpoint(self, endpoint: &str) -> Self {
         self.set(|http| {
-            let uri = check_endpoint(endpoint)?;
+            let uri = check_template(endpoint, template::CONFIGURED)?;
             http.endpoint = Some(endpoint.to_owned());
             http.trust.endpoint = Some(origin(&uri));
             Ok(())
@@ -208,11 +215,11 @@ impl Http {
         })
     }
 
-    /// Takes a 2xx answer for success only if the value at this JSON pointer equals `value`, for
-    /// providers that report failures with status 200.
-    pub fn success_when(self, pointer: &str, value: impl Into<Value>) -> Self {
+    /// Takes a 2xx answer for success only if its body passes this test, for providers that report
+    /// failures with status 200.
+    pub fn success_when(self, predicate: Predicate) -> Self {
         self.set(|http| {
-            http.rules.success_when = Some((check_pointer("success_when", pointer)?, value.into()));
+            http.rules.success_when = Some(predicate.checked("success_when")?);
             Ok(())
         })
     }
@@ -285,8 +292,13 @@ impl Http {
         for (name, value) in delivery.headers() {
             secrets.header(&name.to_ascii_lowercase(), value);
         }
-        for url in [self.endpoint.as_deref(), delivery.endpoint(), self.lookup_url.as_deref()] {
+        let question = self.question.as_ref();
+        let lookup_url = question.map(|question| question.url.as_str());
+        for url in [self.endpoint.as_deref(), delivery.endpoint(), lookup_url] {
             secrets.url(url.unwrap_or_default());
+        }
+        if let Some(post) = question.and_then(|question| question.post.as_ref()) {
+            secrets.body(&post.body);
         }
         attach(failure, answer, &secrets);
     }
@@ -359,7 +371,7 @@ impl Handler for Http {
     }
 
     fn reconciles(&self) -> bool {
-        self.lookup_url.is_some()
+        self.question.is_some()
     }
 
     fn reconcile(&self, delivery: &Delivery) -> Finding {
@@ -371,10 +383,10 @@ impl fmt::Debug for Http {
     /// Shows the origin of the endpoint and the names of the headers: a path or a value may be a
     /// credential.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let endpoint = self.endpoint.as_deref().and_then(|text| check_endpoint(text).ok());
+        let endpoint = self.endpoint.as_deref().and_then(origin_of);
         let names: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
         f.debug_struct("Http")
-            .field("endpoint", &endpoint.map(|uri| origin(&uri)))
+            .field("endpoint", &endpoint)
             .field("headers", &names)
             .field("timeouts", &self.timeouts)
             .field("idempotency_header", &self.idempotency_header)
@@ -418,13 +430,4 @@ fn check_origin(text: &str) -> Result<String> {
         return Err(Error::invalid("allow_origins", why));
     }
     Ok(origin(&uri))
-}
-
-fn check_pointer(field: &str, pointer: &str) -> Result<String> {
-    let escapes_end_well =
-        pointer.split('~').skip(1).all(|rest| rest.starts_with('0') || rest.starts_with('1'));
-    if (pointer.is_empty() || pointer.starts_with('/')) && escapes_end_well {
-        return Ok(pointer.to_owned());
-    }
-    Err(Error::invalid(field, format!("{pointer:?} is not a JSON pointer such as /data/id")))
 }

@@ -6,8 +6,10 @@ use http::{Method, Request, Uri};
 
 use super::Http;
 use super::exchange::{Prepared, refused};
-use crate::core::endpoint::{PLACEHOLDERS, check_endpoint, expand, origin};
+use crate::core::endpoint::{check_endpoint, check_template, expand, origin};
 use crate::core::header::{check_headers_beside, is_value};
+use crate::core::key::sha256;
+use crate::core::template;
 use crate::core::{Downstream, Failure, Outcome};
 use crate::handler::Delivery;
 
@@ -56,10 +58,12 @@ impl Http {
     }
 
     fn target(&self, delivery: &Delivery, endpoint: &str) -> Result<Target, Failure> {
-        let uri = check_endpoint(endpoint)
-            .and_then(|_| {
-                expand(endpoint, PLACEHOLDERS, &[&delivery.wire_key(), delivery.entity()])
-            })
+        let checked = match delivery.endpoint() {
+            Some(own) => check_endpoint(own),
+            None => check_template(endpoint, template::CONFIGURED),
+        };
+        let uri = checked
+            .and_then(|_| expand(endpoint, |name| placeholder(delivery, name)))
             .map_err(|error| Failure::new("endpoint", error.to_string()))?;
         let origin = origin(&uri);
         let trusted = delivery.endpoint().is_none() || self.trust.trusts(&origin);
@@ -118,6 +122,20 @@ impl Http {
         let key = if self.quoted_key { quoted(&key) } else { key };
         headers.insert(self.idempotency_header.clone(), value(&key)?);
         Ok(())
+    }
+}
+
+/// The value that stands for a placeholder; empty where the intent has none.
+pub(super) fn placeholder(delivery: &Delivery, name: &str) -> String {
+    match name {
+        "{idempotency_key}" => delivery.wire_key(),
+        "{key_hash}" => sha256(&delivery.wire_key()),
+        "{entity_id}" => delivery.entity().to_owned(),
+        "{tenant_id}" => delivery.tenant().to_owned(),
+        "{ordering_key}" => delivery.ordering_key().unwrap_or_default().to_owned(),
+        "{created_at}" => delivery.created_at().to_string(),
+        "{downstream_id}" => delivery.downstream_id().unwrap_or_default().to_owned(),
+        _ => String::new(),
     }
 }
 

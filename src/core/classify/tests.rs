@@ -1,7 +1,5 @@
 use std::time::Duration;
 
-use serde_json::json;
-
 use super::*;
 
 const NOW: i64 = 1_700_000_000_000;
@@ -166,7 +164,7 @@ fn status_5xx_with_idempotent_replayed_is_not_retried() {
 
 #[test]
 fn success_when_decides_on_what_was_read() {
-    let slack = Rules { success_when: Some(("/ok".into(), json!(true))), ..rules() };
+    let slack = Rules { success_when: Some(Predicate::equals("/ok", true)), ..rules() };
     let broken = || BodyEnd::Broken("reset".into());
     for (body, end, expected) in [
         (r#"{"ok":true}"#, BodyEnd::Complete, "succeeded"),
@@ -187,7 +185,7 @@ fn success_when_decides_on_what_was_read() {
             assert_eq!((failure.status, failure.retry_after), (Some(200), None));
         }
     }
-    let number = Rules { success_when: Some((String::new(), json!(1))), ..rules() };
+    let number = Rules { success_when: Some(Predicate::equals("", 1)), ..rules() };
     let cut = Answer { body_end: broken(), ..answer(200, &[], "1") };
     let outcome = classify(&cut, &number, DEDUP, true, NOW);
     assert_eq!(word(&outcome), "maybe_sent/body_unreadable");

@@ -1,6 +1,7 @@
 //! The form of a request when it arrives.
 
 use super::*;
+use crate::Predicate;
 
 fn header(name: &str, value: &str) -> (String, String) {
     (name.to_owned(), value.to_owned())
@@ -150,6 +151,29 @@ fn placeholders_are_filled_in_both_kinds_of_endpoint() {
 }
 
 #[test]
+fn placeholders_of_a_configured_endpoint_name_tenant_order_and_time() {
+    let server = Server::start();
+    let path = "/ok/{tenant_id}/{ordering_key}?at={created_at}&h={key_hash}";
+    let http = http(&server.url(path));
+    let own = "charge:0123456789012345678901234567890123456789";
+    let ordered = StoredIntent {
+        tenant_id: "ac/me".into(),
+        ordering_key: Some("acc 1".into()),
+        created_at: 1_700_000_000_123,
+        ..intent(own)
+    };
+    http.deliver(&delivery_of(ordered.clone()));
+    let hash = crate::core::key::sha256(own);
+    let expected = format!("/ok/ac%2Fme/acc%201?at=1700000000123&h={hash}");
+    assert_eq!(server.requests()[0].path, expected);
+    let unordered = StoredIntent { ordering_key: None, ..ordered.clone() };
+    assert_eq!(kind(&http.deliver(&delivery_of(unordered))), ("rejected", "endpoint"));
+    let own_endpoint = StoredIntent { endpoint: Some(server.url(path)), ..ordered };
+    assert_eq!(kind(&http.deliver(&delivery_of(own_endpoint))), ("rejected", "endpoint"));
+    assert_eq!(server.requests().len(), 1);
+}
+
+#[test]
 fn connections_are_used_again() {
     let server = Server::start();
     let http = http(&server.url("/ok"));
@@ -187,10 +211,12 @@ fn options_that_make_no_sense_are_refused_by_name() {
     assert_eq!(field(new().idempotency_header("Authorization")), "idempotency_header");
     assert_eq!(field(new().header("x-key", "1").idempotency_header("X-Key")), "idempotency_header");
     assert_eq!(field(new().downstream_id("id")), "downstream_id");
-    assert_eq!(field(new().success_when("/a~2", true)), "success_when");
+    assert_eq!(field(new().success_when(Predicate::equals("/a~2", true))), "success_when");
     assert_eq!(field(new().allow_addresses(["10.0.0.0/99"])), "allow_addresses");
     assert_eq!(field(new().allow_origins(["https://a.example/x"])), "allow_origins");
-    assert!(new().success_when("", true).downstream_id("/a~1b/0").check().is_ok());
+    assert!(
+        new().success_when(Predicate::equals("", true)).downstream_id("/a~1b/0").check().is_ok()
+    );
 
     let two = new().endpoint("api.example.com").header("host", "x").allow_addresses(["no"]);
     assert_eq!(field(two), "endpoint", "the first mistake");

@@ -266,8 +266,28 @@ fn relay_toml_mistake_is_named_with_its_line() {
             unprotected(r#"reconcile = { geht = "https://x.example" }"#),
         ),
         (
-            "line 3: operations.a.b.reconcile: missing field `get`",
+            r#"line 3: operations."a.b".reconcile: needs either get, or post with a body"#,
             unprotected(r#"reconcile = { delay = "2m" }"#),
+        ),
+        (
+            r#"line 3: operations."a.b".reconcile: needs either get, or post with a body"#,
+            unprotected(r#"reconcile = { post = "https://x.example/{entity_id}" }"#),
+        ),
+        (
+            r#"line 3: operations."a.b".reconcile: needs either get, or post with a body"#,
+            looked_up(r#"content_type = "application/json""#),
+        ),
+        (
+            r#"line 3: operations."a.b".reconcile.body: is not JSON"#,
+            unprotected(r#"reconcile = { post = "https://x.example/", body = "{key_hash}" }"#),
+        ),
+        (
+            r#"line 3: operations."a.b".reconcile.list: needs first = true"#,
+            looked_up(r#"list = { at = "/data", first = false }"#),
+        ),
+        (
+            r#"line 3: operations."a.b".reconcile.match: must say which intent is meant"#,
+            looked_up(r#"match = { pointer = "/key", equals = "k" }"#),
         ),
         (
             r#"line 3: operations."a.b".reconcile.get: "#,
@@ -389,6 +409,22 @@ fn relay_toml_setting_of_an_operation_is_named_with_its_line() {
                 "success_when = { pointer = \"ok\", equals = true }\n"
             )
             .into(),
+        ),
+        (
+            "line 3: operations.a.b.success_when: needs, beside pointer, exactly one of",
+            unprotected(r#"success_when = { pointer = "/ok" }"#),
+        ),
+        (
+            "line 3: operations.a.b.success_when: needs, beside pointer, exactly one of",
+            unprotected(r#"success_when = { pointer = "/ok", equals = 1, exists = true }"#),
+        ),
+        (
+            "line 3: operations.a.b.success_when: exists, non_null and absent can only be true",
+            unprotected(r#"success_when = { pointer = "/ok", absent = false }"#),
+        ),
+        (
+            r#"line 3: operations."a.b".success_when: one_of names no value"#,
+            unprotected(r#"success_when = { pointer = "/ok", one_of = [] }"#),
         ),
         ("line 2: ", format!("{op}downstream = deduplicates\n")),
         (

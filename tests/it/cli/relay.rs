@@ -96,6 +96,12 @@ weaken_stored_contract = true
 [default]
 downstream = "unprotected"
 backoff = {{ kind = "exponential", base = "2s", cap = "1h", jitter = "full" }}
+reconcile.post = "https://api.example.com/search"
+reconcile.body = "ref={{idempotency_key}}&created={{created_at}}"
+reconcile.content_type = "application/x-www-form-urlencoded"
+reconcile.list = {{ at = "/data", first = true }}
+reconcile.match = {{ pointer = "/ref", equals = "{{idempotency_key}}" }}
+reconcile.not_applied_when = {{ pointer = "/found", equals = false }}
 "#,
         downstream.url("/ok")
     );

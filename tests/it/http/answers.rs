@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::Status::{Dead, NeedsReview, Pending, Succeeded, Unknown};
-use sqlite_outbox::{Actor, Http, OnConflict, Operation, PauseKind, Status};
+use sqlite_outbox::{Actor, Http, OnConflict, Operation, PauseKind, Predicate, Status};
 
 use crate::support::wire::{Contract, Wire, http, relay};
 use crate::support::world::{DEDUPLICATES, pay};
@@ -96,7 +96,7 @@ fn status_2xx_counts_whatever_becomes_of_its_body() {
 }
 
 fn when_ok(http: Http) -> Http {
-    http.success_when("/ok", true)
+    http.success_when(Predicate::equals("/ok", true))
 }
 
 #[test]

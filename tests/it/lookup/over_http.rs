@@ -2,7 +2,7 @@
 
 use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::Handler as _;
-use sqlite_outbox::{ErrorKind, Http, Intent, Operation, Relay, Status};
+use sqlite_outbox::{ErrorKind, Http, Intent, Operation, Predicate, Relay, Status};
 
 use crate::support::downstream::{Downstream as Server, Request};
 use crate::support::wire::{Wire, hasty, http};
@@ -103,7 +103,7 @@ fn lookup_when_a_value_is_wanted_only_that_value_counts() {
             .to("/lost/1")
             .reconcile_by_get(&wire.server.url(&body))
             .reconcile_id("/c/id")
-            .reconcile_when("/c/s", "done");
+            .reconcile_when(Predicate::equals("/c/s", "done"));
         let relay = relay_on(&wire.world.outbox, Operation::new(Unprotected, http));
         relay.drain().unwrap();
         wire.world.advance(SETTLE);
@@ -158,6 +158,86 @@ fn lookup_request_is_escaped_and_carries_the_credentials() {
     assert_eq!((asked[0].header("idempotency-key"), asked[0].body.as_str()), (None, ""));
 }
 
+/// A record that is searched: by POST, and the answer is a list.
+#[test]
+fn lookup_by_search_finds_the_effect_or_leads_to_one_more_attempt() {
+    let list = |reference: &str| {
+        let id = "%22id%22%3A%22ch_1%22";
+        format!("%7B%22data%22%3A%5B%7B{id}%2C%22ref%22%3A%22{reference}%22%7D%5D%7D")
+    };
+    let (own, other) = (list("{idempotency_key}"), list("other"));
+    for (answer, path, status, attempts) in [
+        (own.as_str(), "/lost/1", Status::Succeeded, 1),
+        ("%7B%22data%22%3A%5B%5D%7D", "/cut/1", Status::Succeeded, 2),
+        ("%7B%22data%22%3A%5B%5D%2C%22errors%22%3A%5B1%5D%7D", "/cut/1", Status::Unknown, 1),
+        (other.as_str(), "/lost/1", Status::Unknown, 1),
+    ] {
+        let wire = Wire::new();
+        let id = wire.world.enqueue(&pay("a"));
+        let body = r#"{"where": {"ref": "{idempotency_key}"}, "limit": 2}"#;
+        let http = wire
+            .to(path)
+            .reconcile_by_post(
+                &wire.server.url(&format!("/body/200/{answer}")),
+                "application/json",
+                body,
+            )
+            .reconcile_list("/data")
+            .reconcile_match("/ref", "{idempotency_key}");
+        let operation = Operation::new(Unprotected, http).backoff(exact_backoff());
+        let relay = relay_on(&wire.world.outbox, operation);
+        relay.drain().unwrap();
+        wire.world.advance(SETTLE);
+        relay.drain().unwrap();
+        let entry = wire.world.entry(id);
+        assert_eq!((entry.status, entry.attempts), (status, attempts), "{answer}");
+        let requests = wire.server.requests();
+        assert_eq!(requests.iter().filter(|r| r.path == path).count(), attempts as usize);
+        let question = requests.iter().find(|r| r.path.starts_with("/body")).unwrap();
+        let key = &entry.idempotency_key;
+        assert_eq!(question.body, body.replace("{idempotency_key}", key));
+        assert_eq!(question.header("idempotency-key"), None);
+    }
+}
+
+#[test]
+fn lookup_by_post_is_escaped_for_its_content_type() {
+    for (content_type, template, expected) in [
+        (
+            "application/json",
+            r#"{"e":"{entity_id}","o":"{ordering_key}","at":{created_at}}"#,
+            r#"{"e":"a\"b\\","o":"{entity_id}","at":AT}"#,
+        ),
+        (
+            "application/x-www-form-urlencoded",
+            "e={entity_id}&o={ordering_key}&at={created_at}",
+            "e=a%22b%5C&o=%7Bentity_id%7D&at=AT",
+        ),
+    ] {
+        let wire = Wire::new();
+        let intent = Intent::new("pay", r#"a"b\"#).ordering_key("{entity_id}").args(1);
+        let id = wire.world.enqueue(&intent);
+        let url = wire.server.url("/status/500");
+        let http = hasty()
+            .endpoint(&wire.server.url("/lost/1"))
+            .header("authorization", "Bearer sk_1")
+            .reconcile_by_post(&url, content_type, template);
+        let relay = relay_on(&wire.world.outbox, Operation::new(Unprotected, http));
+        relay.drain().unwrap();
+        wire.world.advance(SETTLE);
+        relay.drain().unwrap();
+        let question = wire.server.requests().pop().unwrap();
+        let created_at = wire.world.entry(id).created_at.to_string();
+        assert_eq!(question.body, expected.replace("AT", &created_at));
+        assert_eq!(question.method, "POST");
+        assert_eq!(
+            (question.header("content-type"), question.count("content-type")),
+            (Some(content_type), 1)
+        );
+        assert_eq!(question.header("authorization"), Some("Bearer sk_1"));
+    }
+}
+
 /// Without the id that the question needs, nothing is asked.
 #[test]
 fn lookup_by_an_unknown_downstream_id_is_not_sent() {
@@ -187,5 +267,29 @@ fn lookup_configuration_is_refused_by_name() {
         assert!(url.starts_with("reconcile.get: must say which intent is meant"), "{url}");
     }
     assert!(refused(http().reconcile_id("id")).starts_with("reconcile.downstream_id: "));
-    assert!(refused(http().reconcile_when("id", 1)).starts_with("reconcile.when: "));
+    assert!(
+        refused(http().reconcile_when(Predicate::equals("id", 1))).starts_with("reconcile.when: ")
+    );
+    let post = |kind: &str, body: &str| {
+        refused(http().reconcile_by_post("https://api.example.com/search", kind, body))
+    };
+    let (json, form) = ("application/json", "application/x-www-form-urlencoded");
+    let error = post(json, r#"{"tenant":"{tenant_id}"}"#);
+    assert!(error.starts_with("reconcile.post: must say which intent is meant"), "{error}");
+    assert!(post("text/xml", "<a>{key_hash}</a>").starts_with("reconcile.content_type: must be"));
+    for (kind, body) in [
+        (json, r#"{"key":{idempotency_key}}"#),
+        (json, r#"{"key":"{idempotency_key}","a":"{secret}"}"#),
+        (form, "key={idempotency_key}&a={secret}"),
+        (form, "key={idempotency_key} secret"),
+    ] {
+        let error = post(kind, body);
+        assert!(error.starts_with("reconcile.body: ") && !error.contains("secret"), "{error}");
+    }
+    let same = refused(http().reconcile_match("/key", "k"));
+    assert!(same.starts_with("reconcile.match: must say which intent is meant"), "{same}");
+    assert!(refused(http().reconcile_list("data")).starts_with("reconcile.list: "));
+    let test = Predicate::one_of::<i32>("/state", []);
+    let error = refused(http().reconcile_not_applied_when(test));
+    assert!(error.starts_with("reconcile.not_applied_when: one_of names no value"), "{error}");
 }

@@ -8,8 +8,8 @@ use sqlite_outbox::{
 };
 
 use super::toml::{
-    BackoffKind, BackoffTable, BindsWord, ConnectionWord, OperationTable, Per, Period, RelayTable,
-    Source,
+    BackoffKind, BackoffTable, BindsWord, ConnectionWord, OperationTable, Per, Period,
+    ReconcileTable, RelayTable, Source,
 };
 use crate::args::RelayArgs;
 use crate::ui::failure::{Failure, Result};
@@ -238,16 +238,14 @@ fn http(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<H
     }
     // The idempotency header comes before the others, which are checked against it.
     set_given!(http, table, [endpoint, idempotency_header, downstream_id], |text| (text));
-    set_given!(http, table, [success_when], |when| (&when.pointer, when.equals.clone()));
+    set_given!(http, table, [success_when], |when| (when.0.clone()));
     http = given(http, table.on_conflict, Http::on_conflict);
     http = given(http, table.answer_max, Http::answer_max);
     if matches!(table.connection, Some(ConnectionWord::Close)) {
         http = http.close_connections();
     }
-    if let Some(reconcile) = &table.reconcile {
-        http = http.reconcile_by_get(&reconcile.get);
-        http = given(http, reconcile.downstream_id.as_deref(), Http::reconcile_id);
-        http = given(http, reconcile.when.clone(), |h, w| h.reconcile_when(&w.pointer, w.equals));
+    if let Some(table) = &table.reconcile {
+        http = lookup(place, table, http)?;
     }
     if table.quoted_key {
         http = http.quoted_key();
@@ -263,6 +261,27 @@ fn http(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<H
         })?;
     }
     with_flags(http, args)
+}
+
+fn lookup(place: &Place<'_>, table: &ReconcileTable, http: Http) -> Result<Http> {
+    let content_type = table.content_type.as_deref().unwrap_or("application/json");
+    let http = match (&table.get, &table.post, &table.body) {
+        (Some(url), None, None) if table.content_type.is_none() => http.reconcile_by_get(url),
+        (None, Some(url), Some(body)) => http.reconcile_by_post(url, content_type, body),
+        _ => return Err(place.fail("reconcile", "needs either get, or post with a body")),
+    };
+    if table.list.as_ref().is_some_and(|list| !list.first) {
+        return Err(place.fail("reconcile/list", "needs first = true: the element is the effect"));
+    }
+    let http = given(http, table.list.as_ref(), |http, list| http.reconcile_list(&list.at));
+    let http = given(http, table.downstream_id.as_deref(), Http::reconcile_id);
+    let http = given(http, table.when.clone(), |http, when| http.reconcile_when(when.0));
+    let http = given(http, table.matching.as_ref(), |http, matching| {
+        http.reconcile_match(&matching.pointer, &matching.equals)
+    });
+    Ok(given(http, table.not_applied_when.clone(), |http, when| {
+        http.reconcile_not_applied_when(when.0)
+    }))
 }
 
 fn backoff(place: &Place<'_>, table: &BackoffTable) -> Result<Backoff> {

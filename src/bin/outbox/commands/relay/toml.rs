@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
-use sqlite_outbox::{Jitter, OnConflict, OnDead, Shard};
+use sqlite_outbox::{Jitter, OnConflict, OnDead, Predicate, Shard};
 use toml::de::{DeTable, DeValue};
 
 use crate::ui::failure::{Failure, Result};
@@ -51,7 +51,7 @@ pub struct OperationTable {
     /// In bytes.
     pub answer_max: Option<usize>,
     pub downstream_id: Option<String>,
-    pub success_when: Option<BodyWhen>,
+    pub success_when: Option<When>,
     pub on_conflict: Option<OnConflict>,
     pub binds: Option<BindsWord>,
     pub reconcile: Option<ReconcileTable>,
@@ -122,20 +122,78 @@ pub struct TimeoutsTable {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReconcileTable {
-    pub get: String,
+    pub get: Option<String>,
+    pub post: Option<String>,
+    pub body: Option<String>,
+    pub content_type: Option<String>,
     pub downstream_id: Option<String>,
-    pub when: Option<BodyWhen>,
+    pub list: Option<ListTable>,
+    pub when: Option<When>,
+    #[serde(rename = "match")]
+    pub matching: Option<MatchTable>,
+    pub not_applied_when: Option<When>,
     #[serde(alias = "settle")]
     pub delay: Option<Period>,
     pub max_attempts: Option<u32>,
 }
 
-/// A value that the body of an answer must hold.
-#[derive(Clone, Deserialize)]
+/// The list in the answer to a lookup.
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct BodyWhen {
+pub struct ListTable {
+    pub at: String,
+    pub first: bool,
+}
+
+/// A text in what a lookup finds.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MatchTable {
     pub pointer: String,
-    pub equals: serde_json::Value,
+    pub equals: String,
+}
+
+/// A test of the body of an answer.
+#[derive(Clone, Deserialize)]
+#[serde(try_from = "WhenTable")]
+pub struct When(pub Predicate);
+
+/// A test as it is written: a pointer, and beside it one of the others.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WhenTable {
+    pointer: String,
+    equals: Option<serde_json::Value>,
+    one_of: Option<Vec<serde_json::Value>>,
+    exists: Option<bool>,
+    non_null: Option<bool>,
+    absent: Option<bool>,
+}
+
+impl TryFrom<WhenTable> for When {
+    type Error = &'static str;
+
+    fn try_from(table: WhenTable) -> std::result::Result<Self, &'static str> {
+        let at = table.pointer.as_str();
+        let words = [
+            (table.exists, Predicate::exists(at)),
+            (table.non_null, Predicate::non_null(at)),
+            (table.absent, Predicate::absent(at)),
+        ];
+        if words.iter().any(|(word, _)| *word == Some(false)) {
+            return Err("exists, non_null and absent can only be true; leave the others out");
+        }
+        let mut tests: Vec<Predicate> =
+            words.into_iter().filter_map(|(word, test)| word.map(|_| test)).collect();
+        tests.extend(table.equals.map(|value| Predicate::equals(at, value)));
+        tests.extend(table.one_of.map(|values| Predicate::one_of(at, values)));
+        match (tests.pop(), tests.is_empty()) {
+            (Some(test), true) => Ok(Self(test)),
+            _ => Err(
+                "needs, beside pointer, exactly one of equals, one_of, exists, non_null, absent",
+            ),
+        }
+    }
 }
 
 /// A text that the library reads, such as `"0/4"` for a shard.
