@@ -1,4 +1,4 @@
--- sqlite-outbox, schema version 4. SQLite 3.38 or newer.
+-- sqlite-outbox, schema version 5. SQLite 3.38 or newer.
 --
 -- This file is the contract for every language: a plain INSERT into `outbox` is a full enqueue.
 -- Times are UTC milliseconds since 1970. Everything but `outbox` and `outbox_inbox` is written by
@@ -27,7 +27,7 @@ CREATE TABLE main.outbox_meta (
 ) STRICT;
 
 INSERT INTO main.outbox_meta (id, schema_version, database_id)
-VALUES (1, 4, lower(hex(randomblob(16))));
+VALUES (1, 5, lower(hex(randomblob(16))));
 
 -- The intents. Append-only: what was authorised is what is sent, on every attempt.
 CREATE TABLE main.outbox (
@@ -329,6 +329,11 @@ CREATE TABLE main.outbox_operation (
     throttled_by    INTEGER,
     -- Whether its intents go over the machine's network.
     uses_network    INTEGER NOT NULL DEFAULT 0 CHECK (uses_network IN (0, 1)),
+    -- Whether a GET may be repeated where the downstream is unprotected; and, as a JSON array of
+    -- texts, the answers that are taken for word that nothing was applied, though by themselves
+    -- they leave it open. NULL while no relay has said which.
+    repeat_safe     INTEGER NOT NULL DEFAULT 1 CHECK (repeat_safe IN (0, 1)),
+    repeat_rules    TEXT,
     -- What is left in the bucket of its rate, in thousandths of a send, and when that was.
     bucket          INTEGER,
     bucket_at       INTEGER,

@@ -13,6 +13,7 @@ macro_rules! page {
             "[cancel-and-revise]: crate::guide::cancel_and_revise\n",
             "[guarantees]: crate::guide::guarantees\n",
             "[handlers]: crate::guide::handlers\n",
+            "[http]: crate::guide::http\n",
             "[inbox]: crate::guide::inbox\n",
             "[relay-toml]: crate::guide::relay_toml\n",
             "[sql]: crate::guide::sql\n",

@@ -78,6 +78,14 @@ pub trait Handler: Send + Sync {
         None
     }
 
+    /// The answers that this handler takes for word that a request was not applied, though by
+    /// themselves they leave that open, as texts such as `on_status 503 = "transient"`. They are
+    /// part of the stored contract: only those are to be obeyed that a
+    /// [delivery has](Delivery::repeat_rules). Defaults to none.
+    fn repeat_rules(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Whether this handler has a lookup, [`reconcile`](Self::reconcile). Where no relay on the
     /// file has one, an intent that may have been applied and may not be sent again needs review at
     /// once. Defaults to no.
@@ -107,6 +115,7 @@ pub struct Delivery {
     pub(crate) operation: String,
     pub(crate) intent: StoredIntent,
     pub(crate) downstream: Downstream,
+    pub(crate) repeat_rules: Arc<[String]>,
     pub(crate) facts: Facts,
     pub(crate) token: i64,
     pub(crate) lease: Arc<Lease>,
@@ -225,6 +234,11 @@ impl Delivery {
     /// The promise of the downstream in the stored contract.
     pub fn downstream(&self) -> Downstream {
         self.downstream
+    }
+
+    /// The [repeat rules](Handler::repeat_rules) in the stored contract, on which all relays agree.
+    pub fn repeat_rules(&self) -> &[String] {
+        &self.repeat_rules
     }
 
     /// Whether the lease will be held for at least `needed` from now. A handler with several stages

@@ -77,12 +77,13 @@ pub use rusqlite;
 pub use crate::clock::{Boot, Clock, SystemClock};
 pub use crate::core::actor::Actor;
 pub use crate::core::backoff::{Backoff, Jitter};
-pub use crate::core::classify::OnConflict;
 pub use crate::core::contract::{Downstream, OnDead, StoredContract};
 pub use crate::core::entry::{Entry, Filter, OperationStats};
 pub use crate::core::failing::FailingAnswer;
 pub use crate::core::hold::{Cause as HoldCause, Domain as HoldDomain, Part, StoredHold};
 pub use crate::core::intent::Intent;
+#[cfg(feature = "http")]
+pub use crate::core::judge::Meaning;
 pub use crate::core::key::IdempotencyKey;
 pub use crate::core::limit::{BudgetName, Limit};
 pub use crate::core::outcome::{Failure, Finding, Outcome, Receipt, Resolution};

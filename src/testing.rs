@@ -133,6 +133,7 @@ pub fn delivery(intent: &Intent) -> Result<DeliveryBuilder> {
         operation: intent.operation.clone(),
         intent: stored,
         downstream: Downstream::Unprotected,
+        repeat_rules: Arc::default(),
         facts: Facts { attempts: 1, tries: 1, ..Facts::default() },
         token: 1,
         downstream_id: None,

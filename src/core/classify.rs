@@ -1,4 +1,4 @@
-//! The meaning of an HTTP answer, as one table; docs/http.md shows it.
+//! The meaning of a status of HTTP that is no success, as one table; docs/http.md shows it.
 
 use serde_json::Value;
 
@@ -6,47 +6,13 @@ use super::body::{Answer, BodyEnd, header, read_id, read_json};
 use super::contract::Downstream;
 use super::endpoint::origin_of;
 use super::outcome::{Failure, Outcome, Receipt};
-use super::predicate::Predicate;
 use super::retry_after::RetryAfter;
-use super::word::words;
 
-/// How the answers of an operation's downstream are read.
-#[derive(Debug, Clone)]
-pub(crate) struct Rules {
-    /// A body that passes means success; `None` where the status alone does.
-    pub success_when: Option<Predicate>,
-    /// The meaning of a 409; `None` takes the default for the downstream's contract.
-    pub on_conflict: Option<OnConflict>,
-    /// JSON pointer to the provider's id; default `/id`.
-    pub downstream_id: String,
-}
-
-words! {
-    /// The meaning of a 409 from a downstream.
-    #[non_exhaustive]
-    pub enum OnConflict, "on_conflict" {
-        /// A request with this key is being worked on: ask again shortly. The default where the
-        /// downstream deduplicates by key.
-        InProgress = "in_progress",
-        /// The effect is there already, because the id was chosen by the client.
-        Applied = "applied",
-        /// The request was refused for good.
-        Permanent = "permanent",
-    }
-}
-
-/// Reads an answer. `first` says that no earlier attempt of this budget may have reached the
-/// downstream; `now` is needed for dates in `Retry-After`.
-pub(crate) fn classify(
-    answer: &Answer,
-    rules: &Rules,
-    downstream: Downstream,
-    first: bool,
-    now: i64,
-) -> Outcome {
+/// Reads an answer that is no 2xx. `first` says that no earlier attempt of this budget may have
+/// reached the downstream; `now` is needed for dates in `Retry-After`.
+pub(crate) fn classify(answer: &Answer, downstream: Downstream, first: bool, now: i64) -> Outcome {
     let fail = |class, meaning| failure(answer, class, meaning, now);
     match answer.status {
-        200..=299 => success(answer, rules),
         307 | 308 => Outcome::Rejected(fail("redirect", "moved; redirects are not followed")),
         // Also 301 to 303: an application may act and then point to a page about it.
         300..=399 => Outcome::MaybeSent(fail("redirect", "redirects are not followed")),
@@ -55,13 +21,15 @@ pub(crate) fn classify(
         408 | 421 | 423 | 425 => {
             Outcome::Transient(fail("transient", "not processed and may be repeated"))
         }
-        409 => conflict(answer, rules, downstream, now),
+        409 => conflict(answer, downstream, now),
+        410 => Outcome::Rejected(fail("gone", "the endpoint is gone for good")),
         422 if !first => {
             Outcome::NeedsReview(fail("key_reuse", "refused a request it may have seen before"))
         }
         429 => Outcome::Limited(fail("limited", "too many requests")),
         400..=499 => Outcome::Rejected(fail("permanent", "refused for good")),
         501 | 505 => Outcome::Rejected(fail("permanent", "not supported by the downstream")),
+        511 => Outcome::Transient(fail("not_reached", "the network here asks to be logged in to")),
         500..=599 if is_replayed(answer) => {
             Outcome::NeedsReview(fail("replayed", "a stored answer that will repeat forever"))
         }
@@ -71,36 +39,15 @@ pub(crate) fn classify(
     }
 }
 
-fn success(answer: &Answer, rules: &Rules) -> Outcome {
-    let Some(predicate) = &rules.success_when else {
-        return Outcome::Succeeded(receipt(answer, &rules.downstream_id));
-    };
-    let fail =
-        |class, meaning| Failure::new(class, message(answer.status, meaning)).status(answer.status);
-    let meaning = match read_json(answer) {
-        Ok(body) if predicate.holds(&body) => {
-            return Outcome::Succeeded(receipt(answer, &rules.downstream_id));
-        }
-        Ok(_) => "the body does not say success",
-        Err(why) if answer.body_end == BodyEnd::Complete => why,
-        Err(_) => {
-            let meaning = "the body that says whether it succeeded was not read to its end";
-            return Outcome::MaybeSent(fail("body_unreadable", meaning));
-        }
-    };
-    Outcome::NeedsReview(fail("success_when", meaning))
-}
-
-fn conflict(answer: &Answer, rules: &Rules, downstream: Downstream, now: i64) -> Outcome {
+/// Where keys are remembered, the request with this one is being worked on.
+fn conflict(answer: &Answer, downstream: Downstream, now: i64) -> Outcome {
     let fail = |meaning| failure(answer, "conflict", meaning, now);
-    match (rules.on_conflict, downstream) {
-        (Some(OnConflict::InProgress), _) | (None, Downstream::DeduplicatesByKey { .. }) => {
+    match downstream {
+        Downstream::DeduplicatesByKey { .. } => {
             Outcome::MaybeSent(fail("a request with this key is in progress"))
         }
-        (Some(OnConflict::Applied), _) => Outcome::Succeeded(receipt(answer, &rules.downstream_id)),
-        (Some(OnConflict::Permanent), _) => Outcome::Rejected(fail("refused for good")),
-        (None, Downstream::Unprotected) => {
-            Outcome::NeedsReview(fail("it may exist already; on_conflict is not set"))
+        Downstream::Unprotected => {
+            Outcome::NeedsReview(fail("it may exist already; on_status does not say"))
         }
     }
 }
@@ -161,7 +108,7 @@ pub(super) fn failure(answer: &Answer, class: &'static str, meaning: &str, now: 
     }
 }
 
-fn message(status: u16, meaning: &str) -> String {
+pub(super) fn message(status: u16, meaning: &str) -> String {
     format!("HTTP {status}: {meaning}")
 }
 
@@ -203,4 +150,4 @@ pub(super) fn body_json(answer: &Answer) -> Option<Value> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -122,6 +122,8 @@ pub(crate) struct Promise {
     pub time_limit: Duration,
     /// Whether some relay can look up what became of an intent.
     pub reconciles: bool,
+    /// Whether a read may be repeated where the downstream does not deduplicate.
+    pub repeat_safe: bool,
 }
 
 impl Promise {
@@ -150,6 +152,11 @@ pub struct StoredContract {
     pub key_recipe: Option<String>,
     /// Whether some relay can ask what became of an intent that is in doubt.
     pub reconciles: bool,
+    /// Whether a GET that `Http` sent may be repeated although the downstream is unprotected.
+    pub repeat_safe: bool,
+    /// The answers that are taken for word that a request was not applied, although by themselves
+    /// they leave it open.
+    pub repeat_rules: Vec<String>,
     /// Whether the ids in its receipts name what was created, so that no two intents can have one.
     pub binds_ids: bool,
     /// At most so many in flight, over all relays.

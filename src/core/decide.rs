@@ -4,6 +4,7 @@
 //! Out of scope: what an HTTP status means (see `classify`) and how a decision is stored.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::backoff::Backoff;
@@ -92,6 +93,8 @@ pub(crate) struct Policy {
     pub lookup_delay: Duration,
     /// Lookups before a person must find out.
     pub lookups_max: u32,
+    /// The answers, as texts, that are taken for word that nothing was applied.
+    pub repeat_rules: Arc<[String]>,
 }
 
 /// The row's next state, as it follows from its facts.
@@ -141,10 +144,19 @@ fn decide_outcome(facts: &Facts, outcome: &Outcome, policy: &Policy, draw: Draw)
             let delay = policy.delay(facts.tries, failure, roll);
             retry(facts, failure, policy, now, delay)
         }
+        Outcome::MaybeSent(failure) if policy.may_read_again(&facts, failure) => {
+            let delay = policy.delay(facts.attempts, failure, roll);
+            retry_or_give_up(facts, failure, policy, now, delay)
+        }
         Outcome::MaybeSent(failure) => {
             facts.in_doubt_since.get_or_insert(facts.claimed_at);
             let delay = policy.delay(facts.attempts, failure, roll);
             in_doubt(facts, failure, policy, now, delay)
+        }
+        Outcome::Transient(failure) if failure.is_not_reached() => {
+            facts.attempts = facts.attempts.saturating_sub(1);
+            let delay = policy.delay(facts.tries, failure, roll);
+            retry(facts, failure, policy, now, delay)
         }
         Outcome::Transient(failure) => {
             let delay = policy.delay(facts.attempts, failure, roll);
@@ -264,7 +276,11 @@ pub(crate) fn decide_never_fits(facts: &Facts, cost: i64, budget: &Budget) -> De
 /// attempt is counted.
 pub(crate) fn uncounted(facts: &Facts, outcome: &Outcome) -> Facts {
     // Where the decision itself gives the attempt back, it is not given back twice.
-    let counted = u32::from(matches!(outcome, Outcome::MaybeSent(_) | Outcome::Transient(_)));
+    let counted = u32::from(match outcome {
+        Outcome::MaybeSent(_) => true,
+        Outcome::Transient(failure) => !failure.is_not_reached(),
+        _ => false,
+    });
     Facts {
         attempts: facts.attempts.saturating_sub(counted),
         tries: facts.tries.saturating_sub(1),
@@ -408,6 +424,15 @@ pub(crate) fn why_no_repeat(downstream: Downstream) -> &'static str {
 }
 
 impl Policy {
+    /// Whether the request applied nothing because it was a read, at a downstream that does not
+    /// deduplicate. Nothing is said of an earlier attempt that is in doubt.
+    fn may_read_again(&self, facts: &Facts, failure: &Failure) -> bool {
+        failure.is_of_read
+            && self.promise.repeat_safe
+            && !self.promise.deduplicates()
+            && facts.in_doubt_since.is_none()
+    }
+
     /// The longest time that a row waits for its next try or its next lookup.
     pub fn longest_wait(&self) -> Duration {
         let asked = self.retry_after_max.saturating_add(self.retry_after_max / 4);

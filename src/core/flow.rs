@@ -397,7 +397,7 @@ impl FlowControl {
                     (self.throttled_since, self.throttled_by) = (Some(now), Some(id));
                 }
             }
-            Lesson::Answers => {}
+            Lesson::Answers | Lesson::Gone(_) => {}
         }
         if matches!(heard.outcome, Outcome::Succeeded(_)) {
             self.refused.clear();

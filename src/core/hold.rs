@@ -67,6 +67,8 @@ pub(crate) enum Lesson<'a> {
     /// This intent is refused; whether the credentials are to blame, others will show.
     RefusesOne(&'a Failure),
     Throttles(&'a Failure),
+    /// The endpoint is gone for good.
+    Gone(&'a Failure),
     /// The fault is our own.
     Nothing(&'a Failure),
 }
@@ -75,7 +77,9 @@ impl Heard<'_> {
     pub fn lesson(&self) -> Lesson<'_> {
         match self.outcome {
             Outcome::Rejected(failure) if is_our_own(failure) => Lesson::Nothing(failure),
+            Outcome::Rejected(failure) if failure.class == "gone" => Lesson::Gone(failure),
             Outcome::Transient(failure) if failure.class == "auth" => Lesson::RefusesOne(failure),
+            Outcome::Transient(failure) if failure.is_not_reached() => Lesson::Fails(failure),
             Outcome::Succeeded(_)
             | Outcome::NeedsReview(_)
             | Outcome::Rejected(_)
@@ -103,7 +107,7 @@ impl Heard<'_> {
             Lesson::Fails(_) | Lesson::RefusesAll(_) => true,
             Lesson::RefusesOne(_) => is_auth,
             Lesson::Nothing(_) => matches!(self.outcome, Outcome::MaybeSent(_)),
-            Lesson::Answers | Lesson::Throttles(_) => false,
+            Lesson::Answers | Lesson::Gone(_) | Lesson::Throttles(_) => false,
         }
     }
 }
@@ -153,7 +157,7 @@ impl Hold {
             Some(Cause::Operator) if self.until.is_some_and(|until| until <= now) => {
                 Admission::Free
             }
-            Some(Cause::Operator) => Admission::Behind,
+            Some(Cause::Operator | Cause::Gone) => Admission::Behind,
             Some(_) => match self.probe {
                 Some((probe, _)) if probe == id => Admission::Probe,
                 None if self.is_over(now) => Admission::Probe,
@@ -192,6 +196,8 @@ impl Hold {
         let is_origin = self.domain == Domain::Origin;
         let learns = was_probe || self.cause.is_none();
         match heard.lesson() {
+            // A person has the say, whatever was on its way.
+            _ if self.cause == Some(Cause::Gone) => {}
             Lesson::Fails(failure) if is_origin && learns => {
                 self.failures = self.failures.saturating_add(1);
                 if was_probe || breaker_after.is_some_and(|after| self.failures >= after) {
@@ -204,7 +210,11 @@ impl Hold {
             Lesson::Throttles(failure) if !is_origin || self.cause == Some(Cause::Throttled) => {
                 self.throttle(heard, failure, draw);
             }
-            Lesson::Answers | Lesson::Throttles(_) => self.mend(draw.now),
+            Lesson::Gone(failure) if !is_origin => {
+                self.stop(Cause::Gone, heard, failure, draw);
+                self.until = None;
+            }
+            Lesson::Answers | Lesson::Gone(_) | Lesson::Throttles(_) => self.mend(draw.now),
             Lesson::RefusesOne(_) if self.cause != Some(Cause::Auth) => self.mend(draw.now),
             Lesson::RefusesOne(failure)
             | Lesson::Fails(failure)
@@ -324,6 +334,7 @@ impl StoredHold {
             Cause::Throttled => "it asked to be left alone",
             Cause::Auth => "the credentials were refused",
             Cause::Operator => "a person has paused it",
+            Cause::Gone => "it answered that it is gone",
             Cause::Budget => "its budget is used up",
             Cause::Lost => "their process died with them, more than once",
             Cause::Offline => "the machine has no network",
@@ -333,7 +344,7 @@ impl StoredHold {
             (Cause::Throttled | Cause::Budget | Cause::Operator, Some(until)) => {
                 format!("until {until}")
             }
-            (Cause::Operator, None) => "until it is resumed".into(),
+            (Cause::Operator | Cause::Gone, None) => "until it is resumed".into(),
             (_, Some(until)) => format!("one intent tries again at {until}"),
             _ => "the next intent that comes due tries again".into(),
         };
@@ -419,6 +430,8 @@ words! {
         Auth = "auth",
         /// A person has paused it.
         Operator = "operator",
+        /// The endpoint answered 410: it is gone for good, unless a person resumes it.
+        Gone = "gone",
         /// A budget is used up.
         Budget = "budget",
         /// Suspects are tried one at a time.

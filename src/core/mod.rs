@@ -27,6 +27,8 @@ pub(crate) mod hold;
 pub(crate) mod intent;
 #[cfg(feature = "serde")]
 pub(crate) mod json;
+#[cfg_attr(not(feature = "http"), allow(dead_code))]
+pub(crate) mod judge;
 pub(crate) mod key;
 pub(crate) mod limit;
 #[cfg_attr(not(feature = "http"), allow(dead_code))]
@@ -52,8 +54,6 @@ pub(crate) use backoff::Backoff;
 #[cfg(feature = "http")]
 pub(crate) use body::{Answer, BodyEnd};
 pub(crate) use budget::{Budget, Fit, Kind, Left, Scope, UsedUp};
-#[cfg(feature = "http")]
-pub(crate) use classify::{OnConflict, Rules};
 pub(crate) use contract::{Downstream, OnDead, Promise, StoredContract};
 pub(crate) use decide::{Decision, Facts, Policy};
 pub(crate) use entry::{Entry, Filter, OperationStats};
@@ -61,6 +61,8 @@ pub(crate) use failing::FailingAnswer;
 pub(crate) use flow::{Closed, FlowControl, FlowMove, Gate, Gates, Limits, Rate, Stopped};
 pub(crate) use hold::Heard;
 pub(crate) use intent::{Intent, Prepared};
+#[cfg(feature = "http")]
+pub(crate) use judge::{Asked, Meaning, Rules};
 #[cfg(feature = "http")]
 pub(crate) use lookup::LookupRules;
 pub(crate) use outcome::{Failure, Finding, Outcome, Receipt, Resolution};

@@ -128,15 +128,17 @@ pub(crate) const RECEIPT_BODY_MAX: usize = 16 * 1024;
 /// |---|---|
 /// | `dns` `connect` `tls` | the host was not found, not reached, or is not who it says |
 /// | `offline` | the machine itself has no route, no resolver or no interface |
+/// | `not_reached` | 511; or a proxy says so, and `on_status` believes it |
 /// | `timeout` `reset` `transport` | the exchange took too long, was cut, or failed otherwise |
 /// | `protocol` | the answer is not HTTP, or of a status that means nothing to us |
 /// | `endpoint` `header` `method` `request` | the request cannot or may not be sent as it stands |
 /// | `transient` `limited` `unavailable` | 408, 421, 423, 425; 429; 503 |
 /// | `ambiguous` | 500, 502, 504 and other 5xx: it may have been applied |
 /// | `conflict` `key_reuse` | 409; 422 after an earlier attempt |
-/// | `auth` `permanent` | 401, 403, 407; other refusals for good |
+/// | `auth` `gone` `permanent` | 401, 403, 407; 410; other refusals for good |
 /// | `redirect` | an answer that points elsewhere, which is not followed |
 /// | `success_when` `body_unreadable` | a 2xx whose body does not say success, or was not read |
+/// | `contradictory` `on_status` | a body that passes two tests; a status that needs review |
 /// | `replayed` | a stored failure that the provider would repeat forever |
 /// | `panic` | the handler panicked |
 /// | `lease_lost` | the lease ran out before an outcome was recorded |
@@ -160,18 +162,25 @@ pub struct Failure {
     pub retry_after: Option<Duration>,
     /// The answer of the downstream, without secrets.
     pub(crate) answer: Option<Box<FailingAnswer>>,
+    /// Whether the request was a read, which applies nothing however often it is sent.
+    pub(crate) is_of_read: bool,
 }
 
 impl Failure {
     /// A failure of this class with a message for people.
     pub fn new(class: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         let (class, message) = (class.into(), message.into());
-        Self { class, message, status: None, retry_after: None, answer: None }
+        Self { class, message, status: None, retry_after: None, answer: None, is_of_read: false }
     }
 
     /// Whether the machine itself could not begin, as it has no route, no resolver or no interface.
     pub(crate) fn is_offline(&self) -> bool {
         self.class == "offline"
+    }
+
+    /// Whether the answer came from something on the way that did not reach the service.
+    pub(crate) fn is_not_reached(&self) -> bool {
+        self.class == "not_reached"
     }
 
     /// Whether something beyond the machine was heard: an answer, or a name that does not exist, a
@@ -282,11 +291,11 @@ impl Outcome {
             Self::Rejected(failure) => ("rejected", failure),
             Self::NeedsReview(failure) => ("needs_review", failure),
         };
-        let Failure { class, message, status, retry_after, answer } = failure;
+        let Failure { class, message, status, retry_after, answer, is_of_read } = failure;
         let answer = answer.as_deref().map(FailingAnswer::to_json);
         let retry_after_ms = retry_after.map(millis);
         json!({ "kind": kind, "class": class, "message": message, "status": status,
-                "retry_after_ms": retry_after_ms, "answer": answer })
+                "retry_after_ms": retry_after_ms, "answer": answer, "is_of_read": is_of_read })
         .to_string()
     }
 
@@ -300,6 +309,7 @@ impl Outcome {
             status: value["status"].as_u64().and_then(|status| u16::try_from(status).ok()),
             retry_after: value["retry_after_ms"].as_u64().map(Duration::from_millis),
             answer: FailingAnswer::from_json(&value["answer"]).map(Box::new),
+            is_of_read: value["is_of_read"] == true,
         };
         match word("kind").as_str() {
             "succeeded" => {

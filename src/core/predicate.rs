@@ -1,5 +1,7 @@
 //! A question about the JSON body of an answer.
 
+use std::fmt;
+
 use serde_json::{Number, Value};
 
 use crate::error::{Error, Result};
@@ -76,6 +78,11 @@ impl Predicate {
         body.pointer(&self.pointer)
     }
 
+    /// Whether the test names the values that pass.
+    pub(crate) fn names_values(&self) -> bool {
+        matches!(self.test, Test::OneOf(_))
+    }
+
     /// Whether this body passes the test.
     pub(crate) fn holds(&self, body: &Value) -> bool {
         let found = self.subject(body);
@@ -86,6 +93,18 @@ impl Predicate {
             Test::Exists => found.is_some(),
             Test::NonNull => found.is_some_and(|found| !found.is_null()),
             Test::Absent => found.is_none_or(Value::is_null),
+        }
+    }
+}
+
+impl fmt::Display for Predicate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = &self.pointer;
+        match &self.test {
+            Test::OneOf(values) => write!(f, "{at:?} is {}", Value::from(values.clone())),
+            Test::Exists => write!(f, "{at:?} exists"),
+            Test::NonNull => write!(f, "{at:?} is not null"),
+            Test::Absent => write!(f, "{at:?} is absent"),
         }
     }
 }

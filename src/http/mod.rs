@@ -3,6 +3,7 @@
 mod address;
 mod exchange;
 mod head;
+mod judge;
 mod lookup;
 mod request;
 mod resolve;
@@ -21,15 +22,15 @@ use ureq::tls::TlsConfig;
 use self::address::parse_range;
 use self::resolve::Trust;
 pub use self::timeouts::Timeouts;
-use crate::core::classify::classify;
 use crate::core::endpoint::{check_endpoint, check_template, origin, origin_of};
 use crate::core::evidence::{Secrets, attach};
 use crate::core::header::{check_headers_beside, check_name};
+use crate::core::judge::judge;
 use crate::core::lookup::Question;
 use crate::core::predicate::check_pointer;
 use crate::core::setters::setters;
 use crate::core::template;
-use crate::core::{Answer, Failure, Finding, LookupRules, OnConflict, Outcome, Predicate, Rules};
+use crate::core::{Answer, Asked, Failure, Finding, LookupRules, Outcome, Rules};
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::{Delivery, Handler};
 
@@ -109,7 +110,7 @@ impl Http {
             quoted_key: false,
             close_connections: false,
             answer_max: 1024 * 1024,
-            rules: Rules { success_when: None, on_conflict: None, downstream_id: "/id".into() },
+            rules: Rules { downstream_id: "/id".into(), ..Rules::default() },
             trust: Trust::default(),
             question: None,
             lookup_match: None,
@@ -215,15 +216,6 @@ impl Http {
         })
     }
 
-    /// Takes a 2xx answer for success only if its body passes this test, for providers that report
-    /// failures with status 200.
-    pub fn success_when(self, predicate: Predicate) -> Self {
-        self.set(|http| {
-            http.rules.success_when = Some(predicate.checked("success_when")?);
-            Ok(())
-        })
-    }
-
     /// Lets endpoints that come from intents lead into these ranges, such as `127.0.0.0/8` or
     /// `fd00::/8`, and be plain `http` there. A range is taken as it is written: `0.0.0.0/0`
     /// includes the metadata services of clouds.
@@ -267,8 +259,13 @@ impl Http {
             Err(outcome) => return outcome,
         };
         let first = delivery.attempt() <= 1 && delivery.facts.in_doubt_since.is_none();
-        let now = delivery.lease.now();
-        let mut outcome = classify(&answer, &self.rules, delivery.downstream(), first, now);
+        let asked = Asked {
+            downstream: delivery.downstream(),
+            first,
+            stored: delivery.repeat_rules(),
+            now: delivery.lease.now(),
+        };
+        let mut outcome = judge(&answer, &self.rules, &asked);
         self.keep(outcome.failure_mut(), &answer, delivery);
         match outcome {
             // No credentials went to an address of the intent's own, so nothing is wrong with
@@ -333,16 +330,15 @@ setters! {
     /// the next request, and a request can meet the downstream's close, which leaves it in doubt.
     /// Defaults to keeping connections, which is faster.
     pub fn close_connections() => close_connections = true;
-
-    /// Sets the meaning of a 409. Defaults to [`OnConflict::InProgress`] for a downstream that
-    /// deduplicates, and to a review by a person for others.
-    pub fn on_conflict(meaning: OnConflict) => rules.on_conflict = Some(meaning);
 }
 
 impl Handler for Http {
     fn deliver(&self, delivery: &Delivery) -> Outcome {
         let started = Instant::now();
-        let outcome = self.attempt(delivery);
+        let mut outcome = self.attempt(delivery);
+        if let Some(failure) = outcome.failure_mut() {
+            failure.is_of_read = delivery.method() == "GET" && delivery.payload().is_empty();
+        }
         let result = outcome.failure().map_or("succeeded", |failure| failure.class.as_ref());
         log::debug!(
             "intent {} ({}): {result} after {} ms",
@@ -368,6 +364,10 @@ impl Handler for Http {
 
     fn network(&self) -> Option<String> {
         Some(self.trust.endpoint.clone().unwrap_or_default())
+    }
+
+    fn repeat_rules(&self) -> Vec<String> {
+        self.rules.repeat_rules()
     }
 
     fn reconciles(&self) -> bool {

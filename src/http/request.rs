@@ -129,7 +129,7 @@ impl Http {
 pub(super) fn placeholder(delivery: &Delivery, name: &str) -> String {
     match name {
         "{idempotency_key}" => delivery.wire_key(),
-        "{key_hash}" => sha256(&delivery.wire_key()),
+        "{key_hash}" => sha256(delivery.wire_key()),
         "{entity_id}" => delivery.entity().to_owned(),
         "{tenant_id}" => delivery.tenant().to_owned(),
         "{ordering_key}" => delivery.ordering_key().unwrap_or_default().to_owned(),

@@ -40,6 +40,7 @@ fn delivery_of(intent: StoredIntent) -> Delivery {
         operation: "charge".into(),
         intent,
         downstream: Downstream::DeduplicatesByKey { window: Duration::from_secs(86_400) },
+        repeat_rules: Arc::default(),
         facts: Facts { attempts: 1, tries: 1, ..Facts::default() },
         token: 1,
         downstream_id: None,

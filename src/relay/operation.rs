@@ -12,7 +12,7 @@ use crate::core::{
 };
 use crate::error::{Error, Result};
 use crate::handler::{Delivery, Handler};
-use crate::store::{Contract, Rules};
+use crate::store::{Contract, Repeats, Rules};
 
 /// With the default backoff the last attempt of an intent comes more than three hours after the
 /// first in all but one of thousands of draws.
@@ -71,6 +71,7 @@ impl Operation {
             reconciles: handler.reconciles(),
             binds: false,
             uses_network: handler.network().is_some(),
+            repeats: Repeats { reads: true, rules: Some(handler.repeat_rules().into()) },
         };
         Self {
             handler: Arc::new(handler),
@@ -182,6 +183,7 @@ impl Operation {
                     downstream: self.contract.downstream,
                     time_limit,
                     reconciles: self.handler.reconciles(),
+                    repeat_safe: self.contract.repeats.reads,
                 },
                 backoff: self.backoff.clone(),
                 attempts_max: self.contract.attempts_max.unwrap_or(ATTEMPTS_MAX),
@@ -192,6 +194,7 @@ impl Operation {
                 retry_after_max: Duration::from_secs(24 * 3600),
                 lookup_delay: self.lookup_delay.unwrap_or(usual_delay),
                 lookups_max: self.max_lookups,
+                repeat_rules: Arc::default(),
             },
             on_dead: self.contract.on_dead(),
             breaker_after: self.breaker_after,
@@ -316,6 +319,16 @@ setters! {
     /// has none. Stored, and obeyed by every relay on the file. Defaults to no.
     pub fn binds_ids() => contract.binds = true;
 
+    /// Whether a GET without a body, as `Http` has really sent it, may be sent again although the
+    /// downstream is unprotected: a read applies nothing. Set it to false for a service that
+    /// changes something on a GET. Stored, and obeyed by every relay on the file; false holds.
+    /// Defaults to true.
+    pub fn repeat_safe(repeats: bool) => contract.repeats.reads = repeats;
+
+    /// Sets the [repeat rules](Handler::repeat_rules) that this relay agrees to. Defaults to those
+    /// of the handler.
+    pub fn repeat_rules(rules: Vec<String>) => contract.repeats.rules = Some(rules.into());
+
     /// Lets this configuration replace a stored contract that is stricter. Otherwise the stricter
     /// of the two holds.
     pub fn weaken_stored_contract() => weaken = true;
@@ -346,6 +359,10 @@ impl<F: Fn(&Delivery) -> Finding + Send + Sync> Handler for Reconciled<F> {
 
     fn network(&self) -> Option<String> {
         self.handler.network()
+    }
+
+    fn repeat_rules(&self) -> Vec<String> {
+        self.handler.repeat_rules()
     }
 
     fn reconciles(&self) -> bool {

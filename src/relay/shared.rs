@@ -66,6 +66,18 @@ impl Shared {
                 overruled.join(", ")
             );
         }
+        let stored = holds.repeats.rules.as_deref().unwrap_or_default();
+        let own = own.repeats.rules.as_deref().unwrap_or_default();
+        let missing: Vec<&str> =
+            own.iter().filter(|rule| !stored.contains(rule)).map(String::as_str).collect();
+        if !missing.is_empty() {
+            log::warn!(
+                "operation {name:?}: its stored contract does not have {}, so that an answer which \
+                 may have been applied stays in doubt; to store that, set weaken_stored_contract \
+                 = true for one start",
+                missing.join(", ")
+            );
+        }
         let mut rules = operation.rules(name);
         rules.policy.promise.downstream = holds.downstream;
         rules.on_dead = holds.on_dead();

@@ -57,7 +57,11 @@ pub(super) fn attempt(work: Work, clock: &dyn Clock) -> Returned {
     let reported = may_begin(held, &lane.rules.policy, clock).then(|| match held {
         Held::Send(delivery) => {
             let mut outcome = contained(|| lane.handler.deliver(delivery), Outcome::MaybeSent);
-            outcome.failure_mut().into_iter().for_each(hide_paths);
+            if let Some(failure) = outcome.failure_mut() {
+                hide_paths(failure);
+                // Code of the application may have sent more than the read.
+                failure.is_of_read &= !lane.handler.runs_in_process();
+            }
             Reported::Outcome(outcome)
         }
         Held::LookUp(delivery, lookup) => {

@@ -32,7 +32,7 @@ pub(crate) use relay::tx::{Committed, RelayTx, Rules};
 pub(crate) use relay::writer::Writer;
 pub(crate) use schema::VERSION as SCHEMA_VERSION;
 use schema::{Opening, Waiting};
-pub(crate) use tables::contract::Contract;
+pub(crate) use tables::contract::{Contract, Repeats};
 pub use verbs::enqueue::Enqueued;
 
 use crate::error::Result;

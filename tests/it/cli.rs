@@ -122,9 +122,9 @@ impl From<Output> for Ran {
 fn init_creates_a_file_and_says_which_schema_it_has() {
     let dir = folder();
     let desk = Desk { dir };
-    assert!(desk.ok(&["init"]).contains("app.db: schema version 4, database "));
+    assert!(desk.ok(&["init"]).contains("app.db: schema version 5, database "));
     let again = &desk.json(&["init"])[0];
-    assert_eq!(again["schema_version"], 4);
+    assert_eq!(again["schema_version"], 5);
     assert_eq!(again["database_id"].as_str().unwrap().len(), 32);
     // The flag wins over the variable, and may stand on either side of the command.
     desk.ok(&["--db", "one.db", "init"]);

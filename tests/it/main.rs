@@ -73,6 +73,7 @@ mod http {
     mod answers;
     mod checklist;
     mod delivery;
+    mod judged;
     mod secrets;
     mod sizes;
     mod transport;

@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::core::backoff::Jitter;
 use crate::core::budget::{Budget, Kind, Scope};
 use crate::core::{Backoff, Downstream, Limits, OnDead, Policy, Promise, millis};
-use crate::store::tables::contract::{Contract, register};
+use crate::store::tables::contract::{Contract, Repeats, register};
 use crate::store::{Longest, Rules, Store, connection, mind_clock};
 use crate::testing::ManualClock;
 
@@ -200,6 +200,7 @@ impl Bench {
             reconciles: setup.reconciles(operation),
             binds: setup.binds(operation),
             uses_network: false,
+            repeats: Repeats { reads: true, rules: None },
         };
         let name = OPERATIONS[operation];
         let budgets: &[Budget] = if setup.has_budget() { &[BUDGET] } else { &[] };
@@ -224,13 +225,14 @@ fn policy(downstream: Downstream, setup: Setup, operation: usize) -> Policy {
     let reconciles = setup.reconciles(operation);
     let (base, cap) = (Duration::from_secs(2), Duration::from_secs(3600));
     Policy {
-        promise: Promise { downstream, time_limit: TIME_LIMIT, reconciles },
+        promise: Promise { downstream, time_limit: TIME_LIMIT, reconciles, repeat_safe: true },
         backoff: Backoff::Exponential { base, cap, jitter: Jitter::None },
         attempts_max: setup.attempts_max(),
         give_up_after: GIVE_UP_AFTER,
         retry_after_max: Duration::from_secs(3600),
         lookup_delay: SETTLE,
         lookups_max: 4,
+        repeat_rules: Arc::default(),
     }
 }
 

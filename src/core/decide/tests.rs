@@ -41,9 +41,10 @@ fn facts() -> impl Strategy<Value = Facts> {
 }
 
 fn failure() -> impl Strategy<Value = Failure> {
-    let class = prop::sample::select(vec!["timeout", "conflict", "limited"]);
-    (class, prop::option::of(0_u64..200_000)).prop_map(|(class, retry_after)| {
-        let failure = Failure::new(class, "it failed");
+    let class = prop::sample::select(vec!["timeout", "conflict", "limited", "not_reached"]);
+    let waits = prop::option::of(0_u64..200_000);
+    (class, waits, any::<bool>()).prop_map(|(class, retry_after, is_of_read)| {
+        let failure = Failure { is_of_read, ..Failure::new(class, "it failed") };
         match retry_after {
             Some(seconds) => failure.retry_after(Duration::from_secs(seconds)),
             None => failure,
@@ -82,6 +83,7 @@ fn policy() -> impl Strategy<Value = Policy> {
                 downstream,
                 time_limit: Duration::from_secs(60),
                 reconciles: attempts_max % 2 == 0,
+                repeat_safe: give_up % 2 == 0,
             },
             backoff,
             attempts_max,
@@ -89,6 +91,7 @@ fn policy() -> impl Strategy<Value = Policy> {
             retry_after_max: Duration::from_secs(retry_after * 3600),
             lookup_delay: Duration::from_secs(120),
             lookups_max: 8,
+            repeat_rules: Arc::default(),
         },
     )
 }
@@ -105,7 +108,12 @@ proptest! {
         facts in facts(), outcome in outcome(), policy in policy(), roll in 0.0..1.0,
     ) {
         let decision = decide(&facts, &outcome, &policy, Draw { now: NOW, roll });
-        if matches!(outcome, Outcome::MaybeSent(_)) {
+        let is_read = outcome.failure().is_some_and(|failure| failure.is_of_read);
+        let is_repeated_read = is_read
+            && policy.promise.repeat_safe
+            && policy.promise.downstream == Downstream::Unprotected
+            && facts.in_doubt_since.is_none();
+        if matches!(outcome, Outcome::MaybeSent(_)) && !is_repeated_read {
             prop_assert!(decision.facts.in_doubt_since.is_some());
             if policy.promise.downstream == Downstream::Unprotected {
                 // Without a lookup only a person can find out.
@@ -201,7 +209,8 @@ proptest! {
             return Ok(());
         };
         prop_assert!(due_at >= NOW);
-        if !matches!(outcome, Outcome::NotSent(_)) {
+        let is_not_reached = matches!(&outcome, Outcome::Transient(f) if f.is_not_reached());
+        if !is_not_reached && !matches!(outcome, Outcome::NotSent(_)) {
             prop_assert!(decision.facts.attempts < policy.attempts_max);
             let first = decision.facts.first_sent_at.expect("it was sent");
             prop_assert!(due_at <= first + millis(policy.give_up_after));
@@ -283,6 +292,39 @@ proptest! {
 
 /// Attempts that never left do not use the time to give up, which begins with the first
 /// attempt that may have left.
+/// A read is tried again by the usual rules, without a doubt; and is dead when it is given up.
+#[test]
+fn read_is_tried_again_until_its_attempts_are_used_up() {
+    let mut policy = Policy {
+        promise: Promise {
+            downstream: Downstream::Unprotected,
+            time_limit: Duration::from_secs(5),
+            reconciles: false,
+            repeat_safe: true,
+        },
+        backoff: Backoff::Schedule(vec![Duration::from_secs(10)]),
+        attempts_max: 3,
+        give_up_after: Duration::from_secs(3600),
+        retry_after_max: Duration::from_secs(3600),
+        lookup_delay: Duration::from_secs(10),
+        lookups_max: 8,
+        repeat_rules: Arc::default(),
+    };
+    let failure = Failure { is_of_read: true, ..Failure::new("timeout", "no answer") };
+    let outcome = Outcome::MaybeSent(failure);
+    let draw = Draw { now: NOW, roll: 0.0 };
+    for (attempts, expected) in [(1, Status::Pending), (2, Status::Pending), (3, Status::Dead)] {
+        let facts = Facts { attempts, tries: attempts, claimed_at: NOW, ..Facts::default() };
+        let decision = decide(&facts, &outcome, &policy, draw);
+        assert_eq!((decision.status, decision.facts.in_doubt_since), (expected, None));
+        let in_doubt = Facts { in_doubt_since: Some(NOW - 1), ..facts };
+        assert_eq!(decide(&in_doubt, &outcome, &policy, draw).status, Status::NeedsReview);
+    }
+    policy.promise.repeat_safe = false;
+    let facts = Facts { attempts: 1, tries: 1, claimed_at: NOW, ..Facts::default() };
+    assert_eq!(decide(&facts, &outcome, &policy, draw).status, Status::NeedsReview);
+}
+
 #[test]
 fn give_up_after_counts_from_the_first_request() {
     let policy = Policy {
@@ -290,6 +332,7 @@ fn give_up_after_counts_from_the_first_request() {
             downstream: Downstream::DeduplicatesByKey { window: Duration::from_secs(86_400) },
             time_limit: Duration::from_secs(5),
             reconciles: true,
+            repeat_safe: true,
         },
         backoff: Backoff::Schedule(vec![Duration::from_secs(10)]),
         attempts_max: 100,
@@ -297,6 +340,7 @@ fn give_up_after_counts_from_the_first_request() {
         retry_after_max: Duration::from_secs(3600),
         lookup_delay: Duration::from_secs(10),
         lookups_max: 8,
+        repeat_rules: Arc::default(),
     };
     let at = |now| Draw { now, roll: 0.0 };
     let offline = Outcome::NotSent(Failure::new("connect", "refused"));

@@ -81,6 +81,40 @@ fn lessons_of_outcomes_are_for_those_whom_they_concern() {
 }
 
 #[test]
+fn endpoint_that_is_gone_stays_held_whatever_is_heard_of_it() {
+    let gone = Outcome::Rejected(Failure::new("gone", "HTTP 410").status(410));
+    let mut hold = origin();
+    hear(&mut hold, &gone, CLAIM, NOW);
+    assert_eq!(hold.cause, None, "other endpoints of the origin go on");
+    let mut hold = Hold::new("pay", Domain::Endpoint, "https://a.example #1".into());
+    hear(&mut hold, &gone, CLAIM, NOW);
+    let before = hold.clone();
+    assert_eq!((before.cause, before.until, before.culprit), (Some(Cause::Gone), None, Some(7)));
+    let limited = Outcome::Limited(Failure::new("limited", "m").status(429));
+    for outcome in [Outcome::Succeeded(Receipt::new()), limited, not_sent(), gone] {
+        hear(&mut hold, &outcome, (8, 80), NOW + 1);
+        assert_eq!(hold, before);
+        assert_eq!(hold.admits(9, i64::MAX), Admission::Behind);
+    }
+    assert!(before.stored().expect("it is held").in_words().contains("until it is resumed"));
+}
+
+#[test]
+fn origin_that_a_proxy_did_not_reach_is_held_as_one_that_is_not_there() {
+    let outcome = Outcome::Transient(Failure::new("not_reached", "m").status(511));
+    let mut hold = origin();
+    (0..3).for_each(|_| hear(&mut hold, &outcome, CLAIM, NOW));
+    assert_eq!(hold.cause, Some(Cause::Breaker));
+    // Some network is there, or nobody would have answered: other origins go on.
+    let mut network = Hold::new("", Domain::Network, String::new());
+    for name in ["a", "b", "c", "d"] {
+        let heard = Heard { outcome: &outcome, claim: CLAIM, due_at: None };
+        network.on_network(&heard, name, Draw { now: NOW, roll: 0.0 });
+    }
+    assert_eq!(network.cause, None);
+}
+
+#[test]
 fn throttle_is_capped_and_never_shortened() {
     let mut hold = Hold::new("pay", Domain::Endpoint, "https://a.example #1".into());
     let asked = |seconds| {

@@ -16,6 +16,8 @@ fn contract_is_flat_and_in_milliseconds() {
         owner: None,
         key_recipe: None,
         reconciles: true,
+        repeat_safe: true,
+        repeat_rules: vec![],
         binds_ids: false,
         max_in_flight: Some(3),
         rate: Some((20, Duration::from_secs(1))),
@@ -39,7 +41,8 @@ fn contract_is_flat_and_in_milliseconds() {
     let expected = json!({
         "operation": "pay", "downstream": "deduplicates", "window_ms": 7_200_000,
         "on_dead": "block", "provider": null, "owner": null, "key_recipe": null,
-        "reconciles": true, "binds_ids": false, "max_in_flight": 3, "rate_count": 20,
+        "reconciles": true, "repeat_safe": true, "repeat_rules": [],
+        "binds_ids": false, "max_in_flight": 3, "rate_count": 20,
         "rate_ms": 1000, "max_per": [{"amount": 100, "window_ms": 3_600_000}], "max_cost": [],
         "max_per_tenant": [], "max_cost_per_tenant": [],
         "max_per_run": [], "max_cost_per_run": [], "paused": "auth",

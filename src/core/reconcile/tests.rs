@@ -1,5 +1,7 @@
 //! Rules that hold for every finding.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::core::contract::{Downstream, Promise};
 use crate::core::outcome::Receipt;
@@ -13,6 +15,7 @@ fn policy() -> Policy {
             downstream: Downstream::Unprotected,
             time_limit: Duration::from_secs(60),
             reconciles: true,
+            repeat_safe: true,
         },
         backoff: Backoff::default(),
         attempts_max: 10,
@@ -20,6 +23,7 @@ fn policy() -> Policy {
         retry_after_max: Duration::from_secs(24 * 3600),
         lookup_delay: SETTLE,
         lookups_max: 3,
+        repeat_rules: Arc::default(),
     }
 }
 

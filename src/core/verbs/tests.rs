@@ -11,6 +11,7 @@ const KEYED: Promise = Promise {
     downstream: Downstream::DeduplicatesByKey { window: Duration::from_secs(3600) },
     time_limit: Duration::from_secs(60),
     reconciles: false,
+    repeat_safe: true,
 };
 const UNPROTECTED: Promise = Promise { downstream: Downstream::Unprotected, ..KEYED };
 

@@ -1,6 +1,6 @@
 use crate::core::backoff::Jitter;
-use crate::core::classify::OnConflict;
 use crate::core::contract::OnDead;
+use crate::core::judge::Meaning;
 use crate::core::pause::PauseKind;
 use crate::core::status::Status;
 use crate::event::EventKind;
@@ -19,7 +19,7 @@ fn words_are_read_as_they_are_printed() {
             }
         )+};
     }
-    check!(Status, EventKind, OnDead, OnConflict, Jitter, PauseKind);
+    check!(Status, EventKind, OnDead, Meaning, Jitter, PauseKind);
     let error = "Done".parse::<Status>().unwrap_err();
     assert_eq!(error.kind(), crate::ErrorKind::Invalid);
     assert_eq!(

@@ -33,6 +33,8 @@ pub(crate) fn operations(conn: &Connection, now: i64) -> Result<Vec<StoredContra
             key_recipe: contract.key_recipe,
             reconciles: contract.reconciles,
             binds_ids: contract.binds,
+            repeat_safe: contract.repeats.reads,
+            repeat_rules: contract.repeats.rules.unwrap_or_default().to_vec(),
             max_in_flight: contract.limits.max_in_flight,
             rate: contract.limits.rate.map(|rate| (rate.count, rate.per)),
             max_per: budget(BudgetName::MaxPer),

@@ -353,15 +353,15 @@ impl RelayTx<'_> {
         }
         self.ledger(operation)?.enter(conn, asking, token, policy.promise.time_limit)?;
         self.begin_tries(candidate.id, token, &intent, request)?;
-        let lease = Arc::new(Lease::new(expires_at, Arc::clone(&self.clock)));
         Ok(Tried::Claimed(Arc::new(Delivery {
             id: candidate.id,
             operation: operation.clone(),
             intent,
             downstream: policy.promise.downstream,
+            repeat_rules: policy.repeat_rules.clone(),
             facts,
             token,
-            lease,
+            lease: Arc::new(Lease::new(expires_at, Arc::clone(&self.clock))),
             downstream_id: None,
         })))
     }

@@ -1,5 +1,6 @@
 //! Leases after the claim: renewed, released, recovered.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, ToSql, named_params};
@@ -113,6 +114,7 @@ impl RelayTx<'_> {
                 retry_after_max: Duration::MAX,
                 lookup_delay,
                 lookups_max: u32::MAX,
+                repeat_rules: Arc::default(),
             },
             on_dead: OnDead::Continue,
             breaker_after: None,

@@ -115,6 +115,7 @@ impl RelayTx<'_> {
             operation: request.rules.operation.clone(),
             intent,
             downstream: policy.promise.downstream,
+            repeat_rules: policy.repeat_rules.clone(),
             facts,
             token,
             lease,

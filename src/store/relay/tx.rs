@@ -164,6 +164,8 @@ impl<'a> RelayTx<'a> {
             let promise = &mut policy.promise;
             promise.downstream = promise.downstream.stricter(stored.downstream);
             promise.reconciles |= stored.reconciles;
+            promise.repeat_safe &= stored.repeats.reads;
+            policy.repeat_rules = stored.repeats.rules.clone().unwrap_or_default();
             policy.attempts_max = stored.attempts_max.unwrap_or(policy.attempts_max);
             policy.give_up_after = stored.give_up_after.unwrap_or(policy.give_up_after);
         }

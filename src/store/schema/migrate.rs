@@ -35,6 +35,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { from: 1, sql: include_str!("from_1.sql"), removes: &[] },
     Migration { from: 2, sql: include_str!("from_2.sql"), removes: &[] },
     Migration { from: 3, sql: include_str!("from_3.sql"), removes: &[] },
+    Migration { from: 4, sql: include_str!("from_4.sql"), removes: &[] },
 ];
 
 const POLL: Duration = Duration::from_millis(20);

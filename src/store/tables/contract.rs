@@ -1,8 +1,10 @@
 //! The stored contract of each operation, which every relay on this file obeys.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, named_params};
+use serde_json::Value;
 
 use crate::core::limit::Bounds;
 use crate::core::{Actor, Budget, Downstream, Limits, OnDead, Promise, Rate, millis};
@@ -31,6 +33,17 @@ pub(crate) struct Contract {
     pub binds: bool,
     /// Whether it goes over the machine's network.
     pub uses_network: bool,
+    pub repeats: Repeats,
+}
+
+/// When a request is repeated although it may have been applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Repeats {
+    /// Whether a read is where the downstream is unprotected.
+    pub reads: bool,
+    /// The answers that are taken for word that nothing was applied, though by themselves they
+    /// leave it open; `None` while no relay has said which.
+    pub rules: Option<Arc<[String]>>,
 }
 
 impl Contract {
@@ -42,6 +55,21 @@ impl Contract {
     /// The provider under which the operation's ids are unique: by default the operation itself.
     pub fn provider<'a>(&'a self, operation: &'a str) -> &'a str {
         self.provider.as_deref().unwrap_or(operation)
+    }
+
+    /// The repeat rules that hold where `stored` is: those that both have. An unprotected operation
+    /// gets none by itself; another keeps the first that a relay brings.
+    fn rules_over(&self, stored: Option<&Self>) -> Arc<[String]> {
+        let own = self.repeats.rules.clone().unwrap_or_default();
+        let is_protected = |contract: &Self| contract.downstream != Downstream::Unprotected;
+        let kept = stored
+            .filter(|stored| !is_protected(stored) || is_protected(self))
+            .and_then(|stored| stored.repeats.rules.as_deref());
+        match kept {
+            Some(kept) => own.iter().filter(|rule| kept.contains(rule)).cloned().collect(),
+            None if is_protected(self) && stored.is_none_or(is_protected) => own,
+            None => Arc::default(),
+        }
     }
 
     /// The contract that holds where `stored` is stored already: the stricter promise, and stored
@@ -62,6 +90,10 @@ impl Contract {
             reconciles: own.reconciles || stored.reconciles,
             binds: own.binds || stored.binds,
             uses_network: own.uses_network || stored.uses_network,
+            repeats: Repeats {
+                reads: own.repeats.reads && stored.repeats.reads,
+                rules: Some(self.rules_over(Some(stored))),
+            },
         }
     }
 }
@@ -74,6 +106,7 @@ pub(crate) fn promise(contract: Option<&Contract>) -> Promise {
         downstream: contract.map_or(Downstream::Unprotected, |contract| contract.downstream),
         time_limit: time_limit.unwrap_or(Duration::from_secs(60)),
         reconciles: contract.is_some_and(|contract| contract.reconciles),
+        repeat_safe: contract.is_some_and(|contract| contract.repeats.reads),
     }
 }
 
@@ -92,7 +125,12 @@ pub(crate) fn register(
     let stored = of(&tx, operation)?;
     let effective = match &stored {
         Some(stored) if !weaken => own.over(stored),
-        _ => Contract { on_dead: Some(own.on_dead()), ..own.clone() },
+        _ if weaken => Contract { on_dead: Some(own.on_dead()), ..own.clone() },
+        _ => Contract {
+            on_dead: Some(own.on_dead()),
+            repeats: Repeats { rules: Some(own.rules_over(None)), ..own.repeats.clone() },
+            ..own.clone()
+        },
     };
     if stored.as_ref() != Some(&effective) {
         save(&tx, operation, &effective, now)?;
@@ -127,10 +165,10 @@ fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Re
     let sql = "INSERT INTO main.outbox_operation
              (operation, downstream, window_ms, on_dead, provider, owner, key_recipe, max_in_flight,
               rate_count, rate_ms, time_limit_ms, attempts_max, give_up_ms, reconciles, binds_ids,
-              uses_network, registered_at)
+              uses_network, repeat_safe, repeat_rules, registered_at)
          VALUES (:operation, :downstream, :window_ms, :on_dead, :provider, :owner, :key_recipe,
                  :max_in_flight, :rate_count, :rate_ms, :time_limit_ms, :attempts_max, :give_up_ms,
-                 :reconciles, :binds_ids, :uses_network, :now)
+                 :reconciles, :binds_ids, :uses_network, :repeat_safe, :repeat_rules, :now)
          ON CONFLICT (operation) DO UPDATE
          SET downstream = excluded.downstream, window_ms = excluded.window_ms,
              on_dead = excluded.on_dead, provider = excluded.provider, owner = excluded.owner,
@@ -139,7 +177,9 @@ fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Re
              time_limit_ms = excluded.time_limit_ms, attempts_max = excluded.attempts_max,
              give_up_ms = excluded.give_up_ms, reconciles = excluded.reconciles,
              binds_ids = excluded.binds_ids,
-             uses_network = excluded.uses_network";
+             uses_network = excluded.uses_network, repeat_safe = excluded.repeat_safe,
+             repeat_rules = excluded.repeat_rules";
+    let rules = contract.repeats.rules.as_deref().map(Value::from);
     let values = named_params! {
         ":operation": operation,
         ":downstream": contract.downstream.as_str(),
@@ -157,6 +197,8 @@ fn save(conn: &Connection, operation: &str, contract: &Contract, now: i64) -> Re
         ":reconciles": contract.reconciles,
         ":binds_ids": contract.binds,
         ":uses_network": contract.uses_network,
+        ":repeat_safe": contract.repeats.reads,
+        ":repeat_rules": rules.map(|rules| rules.to_string()),
         ":now": now,
     };
     execute(conn, sql, values).map(drop)
@@ -167,7 +209,7 @@ macro_rules! contracts {
         concat!(
             "SELECT downstream, window_ms, on_dead, provider, owner, key_recipe, time_limit_ms,
                     max_in_flight, rate_count, rate_ms, attempts_max, give_up_ms, reconciles,
-                    binds_ids, operation, uses_network
+                    binds_ids, operation, uses_network, repeat_safe, repeat_rules
              FROM main.outbox_operation ",
             $condition
         )
@@ -206,8 +248,18 @@ fn read_contract(row: &Row<'_>) -> rusqlite::Result<Contract> {
         reconciles: row.get::<_, i64>(12)? != 0,
         binds: row.get::<_, i64>(13)? != 0,
         uses_network: row.get::<_, i64>(15)? != 0,
+        repeats: Repeats {
+            reads: row.get::<_, i64>(16)? != 0,
+            rules: columns::lossy_option(row, 17)?.map(|text| read_rules(&text)),
+        },
         limits: read_limits(row, 7)?,
     })
+}
+
+/// The rules in a JSON array of texts; of any other text none.
+fn read_rules(text: &str) -> Arc<[String]> {
+    let rules = serde_json::from_str::<Vec<String>>(text);
+    rules.unwrap_or_default().into()
 }
 
 /// The limits that hold over all relays, from three columns.

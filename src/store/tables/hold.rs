@@ -258,11 +258,12 @@ pub(crate) fn waits_for_time(conn: &Connection, id: i64) -> Result<bool> {
 }
 
 /// Makes this row the one that tries the hold behind which it waits, unless another is under way. A
-/// budget and a person's pause are not tried: they end by themselves, or as a person says.
+/// budget, a pause and an endpoint that is gone are not tried: they end by themselves, or as a
+/// person says.
 pub(crate) fn try_with(conn: &Connection, id: i64, now: i64) -> Result<()> {
     let sql = "UPDATE main.outbox_hold SET probe_id = ?1, until = ?2
                WHERE id = (SELECT held_by FROM main.outbox_lease WHERE id = ?1)
-                 AND probe_token IS NULL AND cause NOT IN ('budget', 'operator')";
+                 AND probe_token IS NULL AND cause NOT IN ('budget', 'gone', 'operator')";
     execute(conn, sql, (id, now)).map(drop)
 }
 

@@ -385,10 +385,6 @@ fn relay_toml_setting_of_an_operation_is_named_with_its_line() {
             r#"line 3: operations."a.b".allow_origins"#,
             unprotected(r#"allow_origins = ["https://x.example/path"]"#),
         ),
-        (
-            "line 3: operations.a.b.on_conflict: unknown variant",
-            unprotected(r#"on_conflict = "retry""#),
-        ),
         ("line 3: operations.a.b.on_dead: unknown variant", unprotected(r#"on_dead = "stop""#)),
         (
             "line 3: operations.a.b.timeouts.response:",
@@ -401,6 +397,46 @@ fn relay_toml_setting_of_an_operation_is_named_with_its_line() {
         (
             r#"line 3: operations.a.b.max_cost: "x" is not an amount"#,
             unprotected(r#"max_cost = "5/1h,x""#),
+        ),
+        ("line 2: ", format!("{op}downstream = deduplicates\n")),
+        (
+            "line 2: relay.batch: 0",
+            format!("[relay]\nbatch = 0\n{op}downstream = \"unprotected\"\n"),
+        ),
+        (
+            r#"line 1: operations.a.b.c: a name with a dot needs quotes: [operations."a.b.c"]"#,
+            "[operations.a.b.c]\ndownstream = \"unprotected\"\n".into(),
+        ),
+        ("names no operation", String::new()),
+    ]);
+}
+
+#[test]
+fn relay_toml_rule_about_answers_is_named_with_its_line() {
+    relay_toml_is_refused(&[
+        (
+            "line 3: operations.a.b.on_status.409: unknown variant",
+            unprotected(r#"on_status = { 409 = "retry" }"#),
+        ),
+        (
+            r#"line 3: operations."a.b".on_status.200: 200 is a success; success_when"#,
+            unprotected(r#"on_status = { 200 = "rejected" }"#),
+        ),
+        (
+            r#"line 3: operations."a.b".on_status.522: 522 is said by proxies"#,
+            unprotected(r#"on_status = { 522 = "not_reached" }"#),
+        ),
+        (
+            r#"line 3: operations."a.b".on_status.99: 99 is no final status"#,
+            unprotected(r#"on_status = { 99 = "transient" }"#),
+        ),
+        (
+            r#"line 3: operations."a.b".on_status.4xx: is not a status such as 404"#,
+            unprotected(r#"on_status = { 4xx = "rejected" }"#),
+        ),
+        (
+            r#"line 3: operations."a.b".limited_when: "x" is not a JSON pointer"#,
+            unprotected(r#"limited_when = { pointer = "x", exists = true }"#),
         ),
         (
             "line 3: default.success_when",
@@ -426,16 +462,6 @@ fn relay_toml_setting_of_an_operation_is_named_with_its_line() {
             r#"line 3: operations."a.b".success_when: one_of names no value"#,
             unprotected(r#"success_when = { pointer = "/ok", one_of = [] }"#),
         ),
-        ("line 2: ", format!("{op}downstream = deduplicates\n")),
-        (
-            "line 2: relay.batch: 0",
-            format!("[relay]\nbatch = 0\n{op}downstream = \"unprotected\"\n"),
-        ),
-        (
-            r#"line 1: operations.a.b.c: a name with a dot needs quotes: [operations."a.b.c"]"#,
-            "[operations.a.b.c]\ndownstream = \"unprotected\"\n".into(),
-        ),
-        ("names no operation", String::new()),
     ]);
 }
 

@@ -53,12 +53,9 @@ fn endpoint_of_a_row_on_a_private_address_is_refused() {
     assert_ne!(desk.statuses(), ["succeeded"]);
 }
 
-#[test]
-fn relay_toml_with_everything_is_obeyed() {
-    let (desk, downstream) = (Desk::new(), Downstream::start());
-    desk.ok(&["enqueue", "stripe.charge", "--entity", "a"]);
-    desk.ok(&["enqueue", "other", "--entity", "a"]);
-    let text = format!(
+/// A configuration that sets every key.
+fn everything(endpoint: &str) -> String {
+    format!(
         r#"
 [relay]
 workers = 2
@@ -66,7 +63,7 @@ lease = "90s"
 shard = "0/1"
 
 [operations."stripe.charge"]
-endpoint = "{}"
+endpoint = "{endpoint}"
 downstream = "deduplicates"
 key_window = "24h"
 provider = "stripe"
@@ -78,7 +75,12 @@ headers = {{ authorization = "Bearer ${{OUTBOX_TEST_KEY}}", x-schema = 2, x-live
 idempotency_header = "Idempotency-Key"
 downstream_id = "/id"
 success_when = {{ pointer = "/id", equals = "eff_1_1" }}
-on_conflict = "in_progress"
+rejected_when = {{ pointer = "/error", non_null = true }}
+transient_when = {{ pointer = "/state", equals = "busy" }}
+limited_when = {{ pointer = "/state", one_of = ["slow", "later"] }}
+not_applied_when = {{ pointer = "/applied", equals = false }}
+on_status = {{ 409 = "in_doubt", 404 = "applied", 521 = "not_reached" }}
+repeat_safe = false
 binds = "create"
 reconcile.get = "https://api.example.com/charges/{{idempotency_key}}"
 reconcile.downstream_id = "/id"
@@ -102,10 +104,16 @@ reconcile.content_type = "application/x-www-form-urlencoded"
 reconcile.list = {{ at = "/data", first = true }}
 reconcile.match = {{ pointer = "/ref", equals = "{{idempotency_key}}" }}
 reconcile.not_applied_when = {{ pointer = "/found", equals = false }}
-"#,
-        downstream.url("/ok")
-    );
-    desk.file("relay.toml", &text);
+"#
+    )
+}
+
+#[test]
+fn relay_toml_with_everything_is_obeyed() {
+    let (desk, downstream) = (Desk::new(), Downstream::start());
+    desk.ok(&["enqueue", "stripe.charge", "--entity", "a"]);
+    desk.ok(&["enqueue", "other", "--entity", "a"]);
+    desk.file("relay.toml", &everything(&downstream.url("/ok")));
     let mut command =
         desk.command(&["relay", "--drain", "--config", "relay.toml", "--workers", "1"]);
     let output = command.env("OUTBOX_TEST_KEY", "SENTINEL").output().unwrap();
@@ -121,6 +129,14 @@ reconcile.not_applied_when = {{ pointer = "/found", equals = false }}
     let minute_and_day = json!([{"amount": 100, "window_ms": 60_000},
                                 {"amount": 5000, "window_ms": 86_400_000}]);
     assert_eq!(stripe["max_per"], minute_and_day);
+    assert_eq!(stripe["repeat_safe"], false);
+    let rules = [
+        "on_status 521 = not_reached",
+        r#"transient_when "/state" is ["busy"]"#,
+        r#"limited_when "/state" is ["slow","later"]"#,
+        r#"not_applied_when "/applied" is [false]"#,
+    ];
+    assert_eq!(stripe["repeat_rules"], json!(rules));
     assert_eq!(stripe["max_cost"], json!([{"amount": 5_000_000_000_i64, "window_ms": 86_400_000}]));
     let contracts: Vec<(String, String, String)> = {
         let conn = desk.conn();

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use sqlite_outbox::Downstream::Unprotected;
 use sqlite_outbox::Status::{Dead, NeedsReview, Pending, Succeeded, Unknown};
-use sqlite_outbox::{Actor, Http, OnConflict, Operation, PauseKind, Predicate, Status};
+use sqlite_outbox::{Actor, Http, Meaning, Operation, PauseKind, Predicate, Status};
 
 use crate::support::wire::{Contract, Wire, http, relay};
 use crate::support::world::{DEDUPLICATES, pay};
@@ -151,21 +151,21 @@ fn status_409_is_in_progress_where_keys_deduplicate_and_a_review_elsewhere() {
 }
 
 #[test]
-fn status_409_as_in_progress_is_in_doubt() {
-    let configure = |http: Http| http.on_conflict(OnConflict::InProgress);
+fn status_409_as_in_doubt_is_repeated_soon_or_not_at_all() {
+    let configure = |http: Http| http.on_status(409, Meaning::InDoubt);
     Row { configure, due_in: 1000..=5000, ..row(&["/fail/1/409"], "conflict", IN_DOUBT) }.holds();
 }
 
 #[test]
 fn status_409_as_applied_is_success() {
-    let configure = |http: Http| http.on_conflict(OnConflict::Applied);
+    let configure = |http: Http| http.on_status(409, Meaning::Applied);
     Row { configure, ..row(&["/status/409"], "", DONE) }.holds();
 }
 
 #[test]
-fn status_409_as_permanent_is_dead() {
-    let configure = |http: Http| http.on_conflict(OnConflict::Permanent);
-    Row { configure, ..row(&["/status/409"], "conflict", DEAD) }.holds();
+fn status_409_as_rejected_is_dead() {
+    let configure = |http: Http| http.on_status(409, Meaning::Rejected);
+    Row { configure, ..row(&["/status/409"], "permanent", DEAD) }.holds();
 }
 
 #[test]
@@ -252,13 +252,14 @@ fn status_403_pauses_the_operation_once_three_intents_got_it_in_a_row() {
 
 #[test]
 fn status_4xx_is_dead_otherwise() {
-    let named = [401, 403, 407, 408, 409, 421, 423, 425, 429];
+    let named = [401, 403, 407, 408, 409, 410, 421, 423, 425, 429];
     let paths: Vec<String> = (400..500)
         .filter(|status| !named.contains(status))
         .map(|status| format!("/status/{status}"))
         .collect();
     let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
     row(&paths, "permanent", DEAD).holds();
+    row(&["/status/410"], "gone", DEAD).holds();
 }
 
 /// The downstream knows the key with other content, or says so: another key would be a second

@@ -134,6 +134,13 @@ pub fn list(out: Out, outbox: &Outbox) -> Result<()> {
     }
     out.line(table.trim_fmt())?;
     for known in &known {
+        let operation = escape(&known.operation);
+        for rule in &known.repeat_rules {
+            out.line(format_args!("\n{operation}: not applied, by {}", escape(rule)))?;
+        }
+        if !known.repeat_safe {
+            out.line(format_args!("\n{operation}: a GET is not repeated"))?;
+        }
         print_holds(out, known)?;
     }
     Ok(())

@@ -162,6 +162,7 @@ fn as_stored(stored: &StoredContract, http: Http) -> Operation {
     let mut operation = Operation::new(stored.downstream, http).on_dead(stored.on_dead);
     // The file says that there is a lookup, not which: the relay that has it asks.
     set_given!(operation, stored, [provider], |text| (text));
+    operation = operation.repeat_rules(stored.repeat_rules.clone());
     if stored.binds_ids { operation.binds_ids() } else { operation }
 }
 
@@ -211,7 +212,7 @@ fn operation(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Res
     if let Some(table) = &table.backoff {
         operation = operation.backoff(backoff(place, table)?);
     }
-    set_given!(operation, table, [priority, max_attempts, on_dead], |&value| (value));
+    set_given!(operation, table, [priority, max_attempts, on_dead, repeat_safe], |&value| (value));
     set_given!(operation, table, [max_in_flight, breaker_after], |&most| (most));
     set_given!(operation, table, [provider, owner, key_recipe], |text| (text));
     set_given!(operation, table, [give_up_after], |period| (period.0));
@@ -238,8 +239,14 @@ fn http(place: &Place<'_>, table: &OperationTable, args: &RelayArgs) -> Result<H
     }
     // The idempotency header comes before the others, which are checked against it.
     set_given!(http, table, [endpoint, idempotency_header, downstream_id], |text| (text));
-    set_given!(http, table, [success_when], |when| (when.0.clone()));
-    http = given(http, table.on_conflict, Http::on_conflict);
+    set_given!(http, table, [success_when, rejected_when, transient_when], |when| (when.0.clone()));
+    set_given!(http, table, [limited_when, not_applied_when], |when| (when.0.clone()));
+    for (status, meaning) in &table.on_status {
+        let fail = |reason: &str| place.fail(&format!("on_status/{status}"), reason);
+        let code = status.parse().map_err(|_| fail("is not a status such as 404"))?;
+        http = http.on_status(code, *meaning);
+        http.check().map_err(|error| fail(error.to_string().trim_start_matches("on_status: ")))?;
+    }
     http = given(http, table.answer_max, Http::answer_max);
     if matches!(table.connection, Some(ConnectionWord::Close)) {
         http = http.close_connections();

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
-use sqlite_outbox::{Jitter, OnConflict, OnDead, Predicate, Shard};
+use sqlite_outbox::{Jitter, Meaning, OnDead, Predicate, Shard};
 use toml::de::{DeTable, DeValue};
 
 use crate::ui::failure::{Failure, Result};
@@ -52,7 +52,14 @@ pub struct OperationTable {
     pub answer_max: Option<usize>,
     pub downstream_id: Option<String>,
     pub success_when: Option<When>,
-    pub on_conflict: Option<OnConflict>,
+    pub rejected_when: Option<When>,
+    pub transient_when: Option<When>,
+    pub limited_when: Option<When>,
+    pub not_applied_when: Option<When>,
+    /// The meanings of statuses, which are numbers of three digits.
+    #[serde(default)]
+    pub on_status: BTreeMap<String, Meaning>,
+    pub repeat_safe: Option<bool>,
     pub binds: Option<BindsWord>,
     pub reconcile: Option<ReconcileTable>,
     pub max_in_flight: Option<usize>,
