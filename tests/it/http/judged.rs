@@ -170,6 +170,10 @@ fn endpoint_that_is_gone_is_held_until_a_person_resumes_it() {
     }
     assert_eq!(wire.world.entry(other).status, Status::Succeeded);
     assert_eq!(wire.server.requests().len(), 2);
+    // A person who wants one row sent resumes the endpoint.
+    wire.world.outbox.retry(waiting[0], "ada").unwrap();
+    relay.drain().unwrap();
+    assert_eq!(wire.server.requests().len(), 2);
     let hold = wire.world.outbox.operations().unwrap().remove(0).holds.remove(0);
     assert_eq!((hold.cause, hold.culprit, hold.until), (HoldCause::Gone, Some(first), None));
     assert!(hold.reason.contains("410"), "{}", hold.reason);
