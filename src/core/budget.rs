@@ -196,7 +196,7 @@ pub(crate) fn judge(used_up: &[UsedUp]) -> Fit {
 pub(crate) struct Left {
     /// At most so many sends.
     pub sends: usize,
-    /// The budget that keeps the next row back, if any does.
+    /// The budget that keeps every row back, if any does.
     pub used_up: Option<UsedUp>,
 }
 

@@ -179,9 +179,7 @@ pub(crate) fn gates(
 impl Gates {
     /// Whether no row may be sent.
     pub fn are_closed(&self) -> bool {
-        [&self.configured, &self.elsewhere]
-            .into_iter()
-            .all(|gate| matches!(gate, Gate::Closed { .. }))
+        self.configured.is_closed() && self.elsewhere.is_closed()
     }
 }
 
@@ -194,6 +192,18 @@ pub(crate) enum Stopped {
 }
 
 impl Gate {
+    pub const fn is_closed(&self) -> bool {
+        matches!(self, Self::Closed { .. })
+    }
+
+    /// Closes a gate, where it is not closed yet, until this budget has enough left.
+    pub fn wait_for(&mut self, used_up: UsedUp) {
+        if !self.is_closed() {
+            let why = Closed::Budget(used_up);
+            *self = Self::Closed { until: Some(used_up.until), why };
+        }
+    }
+
     /// How far a closed gate stops what was claimed before.
     pub fn stopped(&self) -> Option<Stopped> {
         match self {

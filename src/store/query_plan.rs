@@ -6,7 +6,7 @@ use crate::core::Shard;
 use crate::store::query::read;
 use crate::store::relay::{due, leases};
 use crate::store::tables::{
-    audit, binding, budget, candidate, hold, ledger, ordering, shard, wire_key,
+    audit, binding, budget, candidate, gates, hold, ledger, ordering, shard, wire_key,
 };
 use crate::store::verbs::{enqueue, inbox, revise};
 use crate::store::{standing, transitions};
@@ -108,7 +108,8 @@ fn no_hot_statement_scans_or_sorts() {
         ("next_lookup", due::NEXT_LOOKUP, "outbox_lease_due"),
         ("successor", revise::SUCCESSOR, "sqlite_autoindex_outbox_revision_1"),
         ("refund_doubt", ledger::REFUND_DOUBT, "outbox_spend_intent (id=?)"),
-        ("next_cost", ledger::NEXT_COST, "outbox_lease_due"),
+        ("next_cost", gates::NEXT_COST, "outbox_lease_due"),
+        ("next_cost_own", gates::NEXT_COST_OWN, "outbox_lease_own"),
         ("budgets", budget::BUDGETS, "PRIMARY KEY"),
         ("total", ledger::TOTAL, "(operation=? AND name=? AND window_ms=?)"),
         ("spent", ledger::SPENT, "(operation=? AND at>? AND at<?)"),

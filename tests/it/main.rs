@@ -44,6 +44,7 @@ mod policy {
     mod origins;
     mod parts;
     mod refund;
+    mod turn;
 }
 
 /// Intents in doubt, and how a relay finds out about them.

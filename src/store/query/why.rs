@@ -9,7 +9,8 @@ use crate::core::{CLOCK_SLACK_MS, Closed, Fit, Gate, Settled, Shard, Status, Why
 use crate::error::{Error, Result};
 use crate::store::columns;
 use crate::store::statement::query_row;
-use crate::store::tables::hold::holds_on;
+use crate::store::tables::gates::gates_of;
+use crate::store::tables::hold::{Place, holds_on};
 use crate::store::tables::ledger::{Asking, Ledger};
 use crate::store::tables::ordering::{HEAD, OVERTAKEN};
 use crate::store::tables::{candidate, contract, hold, pause, unrecorded};
@@ -72,7 +73,7 @@ pub(crate) fn why(conn: &Connection, id: i64, shard: Option<Shard>, now: i64) ->
     if let Some(why) = held_back(&tx, &row, due_at, shard, contract.uses_network, now)? {
         return Ok(why);
     }
-    let holds = holds_on(&tx, id, &row.operation, intent)?;
+    let holds = holds_on(&tx, id, &row.operation, Place::of(intent))?;
     if let Some(hold) = holds.iter().find(|hold| hold.admits(id, now) == Admission::Behind) {
         return Ok(Why::held(hold));
     }
@@ -135,9 +136,9 @@ fn held_back(
     flow.end_pause(now);
     // The turn is among the rows that the same relay sees.
     let shard = shard.filter(|shard| shard.holds(row.id)).unwrap_or_default();
-    let left = Ledger::open(conn, operation, &flow.limits, now)?.left(conn, shard)?;
+    let ledger = Ledger::open(conn, operation, &flow.limits, now)?;
     let network = pause::network(conn, uses_network)?;
-    let gates = pause::gates_of(conn, operation, &flow, &left, network.as_ref(), now)?;
+    let gates = gates_of(conn, &flow, &ledger, network.as_ref(), shard)?;
     Ok(match if row.own_endpoint { gates.elsewhere } else { gates.configured } {
         Gate::Closed { until, why } => Some(Why::closed(operation, &why, until)),
         Gate::Open(usize::MAX) => None,

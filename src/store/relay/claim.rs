@@ -177,34 +177,36 @@ impl RelayTx<'_> {
             _ => CANDIDATES,
         };
         let Some(network) = self.network(request.rules)? else { return Ok(()) };
-        // The place moves on with every try, as the first rows may all go to the same origin.
-        let passed_over = network.probes as usize % NETWORK_PLACES * NETWORK_PROBES_MAX;
-        let mut room = Room { limit: NETWORK_PROBES_MAX, bytes: request.bytes, passed_over };
-        let mut candidates = self.candidates(due.oldest, request, self.now, room)?;
-        if candidates.is_empty() {
-            room.passed_over = 0;
-            candidates = self.candidates(due.oldest, request, self.now, room)?;
-        }
-        candidates.sort_by_key(|candidate| {
-            let intent = candidate.intent.as_ref();
-            intent.is_ok_and(|intent| network.has_tried(&request.rules.origin_of(intent)))
-        });
-        for candidate in candidates {
-            match self.claim_row(candidate, request, policy, claimed)? {
-                Tried::Claimed(delivery) => {
-                    let until = Some(self.now.saturating_add(request.lease_ms));
-                    let probe = Some((delivery.id, Some(delivery.token)));
-                    self.save_hold(Hold { until, probe, ..network })?;
-                    if matches!(gates.configured, Gate::Probe(_))
-                        && delivery.intent.endpoint.is_none()
-                    {
-                        self.begin_probe(&request.rules.operation, Some(&delivery));
+        // The place moves on with every try, as the first rows may all go to the same origin. Where
+        // none of that place may go, or fits the operation's budget, one of the first does.
+        let place = network.probes as usize % NETWORK_PLACES * NETWORK_PROBES_MAX;
+        for passed_over in [place, 0] {
+            let room = Room { limit: NETWORK_PROBES_MAX, bytes: request.bytes, passed_over };
+            let mut candidates = self.candidates(due.oldest, request, self.now, room)?;
+            candidates.sort_by_key(|candidate| {
+                let intent = candidate.intent.as_ref();
+                intent.is_ok_and(|intent| network.has_tried(&request.rules.origin_of(intent)))
+            });
+            for candidate in candidates {
+                match self.claim_row(candidate, request, policy, claimed)? {
+                    Tried::Claimed(delivery) => {
+                        let until = Some(self.now.saturating_add(request.lease_ms));
+                        let probe = Some((delivery.id, Some(delivery.token)));
+                        self.save_hold(Hold { until, probe, ..network })?;
+                        if matches!(gates.configured, Gate::Probe(_))
+                            && delivery.intent.endpoint.is_none()
+                        {
+                            self.begin_probe(&request.rules.operation, Some(&delivery));
+                        }
+                        claimed.deliveries.push(delivery);
+                        return Ok(());
                     }
-                    claimed.deliveries.push(delivery);
-                    return Ok(());
+                    Tried::Parked | Tried::Deferred => claimed.is_unfinished = true,
+                    Tried::Waits => {}
                 }
-                Tried::Parked | Tried::Deferred => claimed.is_unfinished = true,
-                Tried::Waits => return Ok(()),
+            }
+            if passed_over == 0 || claimed.is_unfinished {
+                break;
             }
         }
         Ok(())
@@ -328,7 +330,9 @@ impl RelayTx<'_> {
                 Fit::PutOff(used_up) => {
                     return self.defer(candidate.id, &intent, request.rules, &used_up);
                 }
-                Fit::Waits(_) => return Ok(Tried::Waits),
+                Fit::Waits(used_up) => {
+                    return self.wait_in_turn(candidate.id, &intent, request.rules, &used_up);
+                }
             },
         };
         if let Some(decision) = withheld {

@@ -7,6 +7,7 @@ use crate::core::{Actor, Draw, FlowControl, FlowMove, Gates, Heard, Outcome, Sha
 use crate::error::Result;
 use crate::handler::Delivery;
 use crate::store::relay::tx::{RelayTx, Rules};
+use crate::store::tables::gates::gates_of;
 use crate::store::tables::ledger::{self, Ledger};
 use crate::store::tables::pause;
 
@@ -40,9 +41,9 @@ impl RelayTx<'_> {
             pause::insert_move(conn, operation, FlowMove::Resumed, Some(&ended), &actor, now)?;
         }
         let flow = self.flow(operation)?.clone();
-        let left = self.ledger(operation)?.left(conn, shard)?;
         let network = self.network(rules)?;
-        let gates = pause::gates_of(conn, operation, &flow, &left, network.as_ref(), now)?;
+        let ledger = self.ledger(operation)?;
+        let gates = gates_of(conn, &flow, ledger, network.as_ref(), shard)?;
         if let Some(stopped) = gates.configured.stopped() {
             // Another relay may have closed the gate: unstarted deliveries here must be released.
             self.stops.operation(operation, stopped);

@@ -6,12 +6,12 @@ use std::collections::btree_map::Entry;
 
 use crate::core::endpoint::{endpoint_name, origin_of};
 use crate::core::hold::{Admission, Cause, Domain, Heard, Hold, Lesson};
-use crate::core::{Draw, Failure, Stopped};
+use crate::core::{Draw, Failure, Stopped, UsedUp};
 use crate::error::Result;
 use crate::handler::StoredIntent;
-use crate::store::relay::claim::ClaimRequest;
+use crate::store::relay::claim::{ClaimRequest, Tried};
 use crate::store::relay::tx::{RelayTx, Rules};
-use crate::store::tables::hold::{self, Holds, name_in};
+use crate::store::tables::hold::{self, Holds, Place};
 use crate::store::tables::ledger;
 
 /// So many endpoints of an origin that ask to be left alone speak for the whole origin.
@@ -125,6 +125,26 @@ impl RelayTx<'_> {
         self.end_tries(holds, id)
     }
 
+    /// Lets a row wait that does not fit the operation's budget. Rows behind it wait as well, unless
+    /// it was only to try a hold: such a row waits aside, with its domain.
+    pub(super) fn wait_in_turn(
+        &mut self,
+        id: i64,
+        intent: &StoredIntent,
+        rules: &Rules,
+        used_up: &UsedUp,
+    ) -> Result<Tried> {
+        let mut tried = Tried::Waits;
+        for hold in self.holds_on(id, intent, rules)? {
+            if hold.admits(id, self.now) == Admission::Probe {
+                hold::put_aside(self.conn, id, hold.id)?;
+                self.save_hold(Hold { probe: None, until: Some(used_up.until), ..hold })?;
+                tried = Tried::Deferred;
+            }
+        }
+        Ok(tried)
+    }
+
     fn end_tries(&mut self, holds: Vec<Hold>, id: i64) -> Result<()> {
         for hold in holds {
             if hold.cause.is_some() && hold.probe.is_some_and(|(probe, _)| probe == id) {
@@ -228,7 +248,7 @@ impl RelayTx<'_> {
         for kind in kinds {
             let name = match kind {
                 Domain::Run => ledger::run_of(self.conn, id)?,
-                kind => name_in(kind, intent),
+                kind => Place::of(intent).name_in(kind),
             };
             if let Some(name) = name
                 && let Some(hold) = self.find_hold(operation, kind, &name)?

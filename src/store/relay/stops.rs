@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use crate::core::Stopped;
 use crate::core::hold::Domain;
 use crate::handler::Delivery;
-use crate::store::tables::hold::name_in;
+use crate::store::tables::hold::Place;
 
 /// Operations and domains that were found to stand still.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl Stops {
         };
         by_operation
             || self.domains.iter().any(|(held, kind, name)| {
-                held == operation && name_in(*kind, intent).as_ref() == Some(name)
+                held == operation && Place::of(intent).name_in(*kind).as_ref() == Some(name)
             })
     }
 }

@@ -17,6 +17,7 @@ use crate::store::relay::leases;
 use crate::store::relay::rebase::{self, Longest};
 use crate::store::relay::tx::{RelayTx, Rules};
 use crate::store::statement::query_row;
+use crate::store::tables::gates::gates_of;
 use crate::store::tables::ledger::Ledger;
 use crate::store::tables::shard::{self, of_shard};
 use crate::store::tables::unrecorded::{self, Kept};
@@ -108,10 +109,9 @@ impl Writer {
 
     fn gates(&self, rules: &Rules, shard: Shard, now: i64) -> Result<Gates> {
         let flow = pause::load(&self.conn, &rules.operation)?.unwrap_or_default();
-        let left = Ledger::open(&self.conn, &rules.operation, &flow.limits, now)?;
-        let left = left.left(&self.conn, shard)?;
+        let ledger = Ledger::open(&self.conn, &rules.operation, &flow.limits, now)?;
         let network = pause::network(&self.conn, rules.network.is_some())?;
-        pause::gates_of(&self.conn, &rules.operation, &flow, &left, network.as_ref(), now)
+        gates_of(&self.conn, &flow, &ledger, network.as_ref(), shard)
     }
 
     /// Whether there are leases of `dead` relays, or leases of any operation that ran out.

@@ -63,13 +63,13 @@ pub(crate) fn holds_on(
     conn: &Connection,
     id: i64,
     operation: &str,
-    intent: &StoredIntent,
+    place: Place<'_>,
 ) -> Result<Vec<Hold>> {
     let mut found = Vec::new();
     for kind in kinds(conn, operation)? {
         let name = match kind {
             Domain::Run => ledger::run_of(conn, id)?,
-            kind => name_in(kind, intent),
+            kind => place.name_in(kind),
         };
         if let Some(name) = name {
             found.extend(find(conn, operation, kind, &name)?);
@@ -78,13 +78,26 @@ pub(crate) fn holds_on(
     Ok(found)
 }
 
-/// The name of the domain of this kind that the intent is in; `None` where it is in none.
-pub(crate) fn name_in(kind: Domain, intent: &StoredIntent) -> Option<String> {
-    match kind {
-        Domain::Origin => origin_of(intent.endpoint.as_deref()?),
-        Domain::Endpoint => endpoint_name(intent.endpoint.as_deref()?),
-        Domain::Tenant => Some(intent.tenant_id.clone()),
-        Domain::Run | Domain::Suspects | Domain::Network => None,
+/// The part of an intent that says in which domains it is.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub tenant_id: &'a str,
+    pub endpoint: Option<&'a str>,
+}
+
+impl<'a> Place<'a> {
+    pub fn of(intent: &'a StoredIntent) -> Self {
+        Self { tenant_id: &intent.tenant_id, endpoint: intent.endpoint.as_deref() }
+    }
+
+    /// The name of the domain of this kind that the intent is in; `None` where it is in none.
+    pub fn name_in(self, kind: Domain) -> Option<String> {
+        match kind {
+            Domain::Origin => origin_of(self.endpoint?),
+            Domain::Endpoint => endpoint_name(self.endpoint?),
+            Domain::Tenant => Some(self.tenant_id.to_owned()),
+            Domain::Run | Domain::Suspects | Domain::Network => None,
+        }
     }
 }
 

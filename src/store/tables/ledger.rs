@@ -9,13 +9,12 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, named_params};
 
 use crate::core::budget::judge;
-use crate::core::{Budget, Fit, Kind, Left, Limits, Rate, Scope, Shard, UsedUp};
+use crate::core::{Budget, Fit, Kind, Left, Limits, Rate, Scope, UsedUp};
 use crate::error::Result;
 use crate::handler::Delivery;
 use crate::store::columns;
 use crate::store::statement::{execute, query_row};
 use crate::store::tables::budget::load;
-use crate::store::tables::unrecorded::may_move;
 
 /// The most entries outside all windows that one claim deletes.
 const FORGET_MAX: i64 = 500;
@@ -36,8 +35,8 @@ pub(crate) struct Asking<'a> {
 /// The budgets of one operation, its rate among them, and the ledger of what is spent of them.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    operation: String,
-    now: i64,
+    pub operation: String,
+    pub now: i64,
     budgets: Vec<Budget>,
     /// Whether running totals are written back: in a transaction that may write.
     is_written: bool,
@@ -82,9 +81,15 @@ impl Ledger {
         !self.budgets.is_empty()
     }
 
-    /// The rest of the operation's own budgets. The next due row of the shard counts: where it has
-    /// to wait for the operation's budget, so have all rows behind it.
-    pub fn left(&self, conn: &Connection, shard: Shard) -> Result<Left> {
+    /// Whether the costs of the whole operation have a budget.
+    pub fn counts_cost(&self) -> bool {
+        let is_asked =
+            |budget: &Budget| (budget.scope, budget.kind) == (Scope::Operation, Kind::Cost);
+        self.budgets.iter().any(is_asked)
+    }
+
+    /// The sends that the operation's own budgets leave, whatever each costs.
+    pub fn left(&self, conn: &Connection) -> Result<Left> {
         let mut left = Left::default();
         let of_all = Account { scope: Scope::Operation, name: "" };
         let is_of_sends = |b: &&Budget| b.scope == Scope::Operation && b.kind != Kind::Cost;
@@ -93,11 +98,6 @@ impl Ledger {
             left.sends = left.sends.min(usize::try_from(rest).unwrap_or(usize::MAX));
             let used_up = self.used_up(conn, budget, of_all, Ask::default())?;
             left.used_up = used_up.into_iter().chain(left.used_up).max_by_key(|used| used.until);
-        }
-        if left.used_up.is_none()
-            && let Some(Fit::Waits(used_up)) = self.next_fit(conn, shard)?
-        {
-            left.used_up = Some(used_up);
         }
         Ok(left)
     }
@@ -307,25 +307,6 @@ impl Ledger {
         };
         Ok(conn.prepare_cached(sql)?.query_row(values, |row| Sum::read(row, 0))?)
     }
-
-    /// Whether the next due row fits, where there is one that could be sent at all.
-    fn next_fit(&self, conn: &Connection, shard: Shard) -> Result<Option<Fit>> {
-        // Sends are checked already; without a budget of costs no row can wait.
-        let is_asked =
-            |budget: &Budget| (budget.scope, budget.kind) == (Scope::Operation, Kind::Cost);
-        if !self.budgets.iter().any(is_asked) {
-            return Ok(None);
-        }
-        let values = (&self.operation, self.now, shard.count(), shard.index());
-        let next = query_row(conn, NEXT_COST, values, |row| {
-            // A row that cannot be read is parked by the claim.
-            let (tenant_id, cost) = (row.get::<_, String>(1).ok(), row.get::<_, i64>(2).ok());
-            Ok((row.get(0)?, tenant_id, cost, row.get(3)?))
-        })
-        .optional()?;
-        let Some((id, Some(tenant_id), Some(cost), deduplicates)) = next else { return Ok(None) };
-        self.fit(conn, Asking { id, tenant_id: &tenant_id, cost, deduplicates }).map(Some)
-    }
 }
 
 /// An entry of the ledger with a cost.
@@ -431,18 +412,6 @@ pub(crate) const TENANT_ENTRIES: &str =
     entries!("INDEXED BY outbox_spend_tenant WHERE operation = ?1 AND tenant_id = ?3");
 pub(crate) const RUN_ENTRIES: &str =
     entries!("INDEXED BY outbox_spend_run WHERE operation = ?1 AND run = ?3 AND run <> ''");
-
-/// The row that a claim would look at first; an expired row costs nothing.
-pub(crate) const NEXT_COST: &str = concat!(
-    "SELECT l.id, o.tenant_id, CASE WHEN o.expires_at <= ?2 THEN 0 ELSE o.cost END,
-           (SELECT downstream = 'deduplicates' FROM main.outbox_operation WHERE operation = ?1)
-    FROM main.outbox_lease l INDEXED BY outbox_lease_due
-    LEFT JOIN main.outbox o ON o.id = l.id
-    WHERE l.operation = ?1 AND l.state = 'pending' AND l.due_at <= ?2 AND l.id % ?3 = ?4
-      AND ",
-    may_move!(),
-    " ORDER BY l.due_at, l.id LIMIT 1"
-);
 
 pub(crate) const FORGET: &str = "
     DELETE FROM main.outbox_spend

@@ -7,6 +7,7 @@ pub(crate) mod binding;
 pub(crate) mod budget;
 pub(crate) mod candidate;
 pub(crate) mod contract;
+pub(crate) mod gates;
 pub(crate) mod hold;
 pub(crate) mod ledger;
 pub(crate) mod lost_lease;

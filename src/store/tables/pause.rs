@@ -2,9 +2,8 @@
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, named_params};
 
-use crate::core::flow::gates;
 use crate::core::hold::{Domain, Hold};
-use crate::core::{Actor, FlowControl, FlowMove, Gates, Left, Pause, PauseKind};
+use crate::core::{Actor, FlowControl, FlowMove, Pause, PauseKind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::columns;
 use crate::store::statement::{execute, query_row};
@@ -92,30 +91,9 @@ pub(crate) fn save(conn: &Connection, operation: &str, flow: &FlowControl) -> Re
     execute(conn, sql, values).map(drop)
 }
 
-/// Whether an operation may send now: the same question for a claim, for a relay that looks
-/// whether anything is due, and for a person who asks why a row waits.
-pub(crate) fn gates_of(
-    conn: &Connection,
-    operation: &str,
-    flow: &FlowControl,
-    left: &Left,
-    network: Option<&Hold>,
-    now: i64,
-) -> Result<Gates> {
-    let in_flight = if flow.needs_count(now) { count_in_flight(conn, operation)? } else { 0 };
-    Ok(gates(flow, in_flight, left, network, now))
-}
-
 /// The hold on everything that goes over the network, where that is asked for.
 pub(crate) fn network(conn: &Connection, uses_network: bool) -> Result<Option<Hold>> {
     if uses_network { hold::find(conn, "", Domain::Network, "") } else { Ok(None) }
-}
-
-fn count_in_flight(conn: &Connection, operation: &str) -> Result<usize> {
-    let sql = "SELECT count(*) FROM main.outbox_lease INDEXED BY outbox_lease_due
-               WHERE operation = ?1 AND state = 'in_flight' AND due_at IS NOT NULL";
-    let count: i64 = query_row(conn, sql, [operation], |row| row.get(0))?;
-    Ok(usize::try_from(count).unwrap_or(usize::MAX))
 }
 
 fn is_in_flight(conn: &Connection, id: i64, token: i64) -> Result<bool> {
