@@ -182,3 +182,6 @@ impl RelayTx<'_> {
         self.look_again(delivery)
     }
 }
+
+#[cfg(test)]
+mod tests;
