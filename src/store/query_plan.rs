@@ -261,6 +261,7 @@ fn what_is_due_in_another_shard_costs_nothing() {
         [
             cost(due::HAS_DUE, &[("?1", &"pay"), ("?2", &now), ("?3", &4), ("?4", &1)]),
             cost(due::NEXT_DUE, &[("?1", &"pay"), ("?2", &4), ("?3", &1)]),
+            cost(gates::NEXT_COST, &[("?1", &"pay"), ("?2", &now), ("?3", &4), ("?4", &1)]),
             cost(
                 candidate::CANDIDATES.oldest,
                 &[
@@ -276,6 +277,27 @@ fn what_is_due_in_another_shard_costs_nothing() {
     };
     let (few, many) = (cost(100), cost(20_000));
     few.into_iter().zip(many).for_each(|(few, many)| assert_alike(few, many));
+}
+
+#[test]
+fn rows_of_a_configured_endpoint_that_stands_still_cost_nothing() {
+    let cost = |count: i32| {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch(SCHEMA).unwrap();
+        let enqueue = format!(
+            "INSERT INTO outbox (operation, entity_id, idempotency_key, payload, endpoint, cost)
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})
+             SELECT 'pay', i, 'k' || i, '{{}}', iif(i > {count} - 10, 'https://a.example/', NULL), i
+             FROM n"
+        );
+        conn.execute_batch(&enqueue).unwrap();
+        let mut statement = conn.prepare(gates::NEXT_COST_OWN).unwrap();
+        let read = |row: &rusqlite::Row<'_>| row.get::<_, i32>(0);
+        let first = statement.query_row(("pay", i64::MAX, 1, 0), read).unwrap();
+        assert_eq!(first, count - 9);
+        statement.get_status(rusqlite::StatementStatus::VmStep)
+    };
+    assert_alike(cost(100), cost(20_000));
 }
 
 #[test]

@@ -64,8 +64,7 @@ impl Next {
     fn waits(&self, conn: &Connection, ledger: &Ledger) -> Result<Option<UsedUp>> {
         let Some((tenant_id, cost, endpoint)) = &self.read else { return Ok(None) };
         let (id, cost, deduplicates) = (self.id, *cost, self.deduplicates);
-        let Fit::Waits(used_up) =
-            ledger.fit(conn, Asking { id, tenant_id, cost, deduplicates })?
+        let Fit::Waits(used_up) = ledger.fit(conn, Asking { id, tenant_id, cost, deduplicates })?
         else {
             return Ok(None);
         };

@@ -51,9 +51,8 @@ fn costly_row_of_a_paused_tenant_keeps_no_other_from_being_sent() {
         let world = World::new();
         let relay = spend(&world);
         world.outbox.pause_part(&part, None, None, "ann").unwrap();
-        let hot = |n: usize| {
-            pay(&format!("hot {n}")).tenant("hot").header("X-Agent-Run", "hot").cost(50)
-        };
+        let hot =
+            |n: usize| pay(&format!("hot {n}")).tenant("hot").header("X-Agent-Run", "hot").cost(50);
         enqueue_many(&world, &(0..300).map(hot).collect::<Vec<_>>());
         enqueue_many(&world, &small(5));
         assert_eq!(relay.drain().unwrap().succeeded, 5, "{part}");

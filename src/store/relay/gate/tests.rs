@@ -197,11 +197,8 @@ impl Scene {
             tx.commit().unwrap();
             for delivery in claimed.deliveries {
                 sends += 1;
-                let record = Record {
-                    delivery,
-                    reported: Reported::Outcome(self.outcome()),
-                    roll: 0.5,
-                };
+                let record =
+                    Record { delivery, reported: Reported::Outcome(self.outcome()), roll: 0.5 };
                 let mut tx = self.writer.begin(self.now, Arc::clone(&clock)).unwrap();
                 tx.record(&record, &self.rules, &|_| false).unwrap();
                 tx.commit().unwrap();
@@ -232,7 +229,7 @@ impl Scene {
 
 #[test]
 fn relay_that_finds_something_due_gets_on() {
-    let seeds = std::env::var("OUTBOX_GATES_SEEDS").map_or(60, |n| n.parse().unwrap());
+    let seeds = std::env::var("OUTBOX_GATES_SEEDS").map_or(100, |n| n.parse().unwrap());
     let mut sends = 0;
     for seed in 0..seeds {
         let dir = tempfile::tempdir().unwrap();
