@@ -61,6 +61,9 @@ impl BudgetName {
     }
 }
 
+/// The longest time that a limit is over: a year.
+const WINDOW_MAX_MS: i64 = 366 * 24 * 3_600_000;
+
 /// All limits of one operation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Bounds {
@@ -118,7 +121,7 @@ impl Bounds {
         self.check()
     }
 
-    /// Refuses limits that let nothing through.
+    /// Refuses limits that let nothing through, and times so long that they are a slip.
     pub fn check(&self) -> Result<()> {
         if self.limits.max_in_flight == Some(0) {
             return Err(Error::invalid("max_in_flight", "must be 1 or more"));
@@ -129,6 +132,12 @@ impl Bounds {
         if let Some(budget) = self.budgets.iter().find(|b| b.amount < 1 || b.window_ms < 1) {
             let why = "must be at least 1, in a time of at least a millisecond";
             return Err(Error::invalid(budget.name(), why));
+        }
+        let rate = self.limits.rate.map(Rate::budget);
+        if let Some(long) = self.budgets.iter().chain(&rate).find(|b| b.window_ms > WINDOW_MAX_MS) {
+            let (_, window) = long.as_stored();
+            let why = format!("is over {}; the longest time is 366 days, 8784h", length(window));
+            return Err(Error::invalid(long.name(), why));
         }
         Ok(())
     }

@@ -353,6 +353,12 @@ impl Outbox {
         operations::operations(&*self.inner.store.reader()?, self.now())
     }
 
+    /// Whether the file takes only intents of operations that a relay has registered, as
+    /// [`only_registered`](Self::only_registered) switches it.
+    pub fn takes_only_registered(&self) -> Result<bool> {
+        operations::takes_only_registered(&*self.inner.store.reader()?)
+    }
+
     /// The reason why an intent is not sent now: a short word for the first rule that keeps it, and
     /// a sentence for people. The word is `next` where nothing does, and the next claim of a relay
     /// sends it. With `shard` as a relay has it, also whether that relay would pass it over.

@@ -6,6 +6,7 @@ use crate::core::StoredContract;
 use crate::core::hold::{Domain, Hold};
 use crate::core::limit::BudgetName;
 use crate::error::Result;
+use crate::store::statement::query_row;
 use crate::store::tables::{budget, contract, hold, pause};
 
 /// All registered operations, by name.
@@ -56,4 +57,10 @@ pub(crate) fn operations(conn: &Connection, now: i64) -> Result<Vec<StoredContra
         });
     }
     Ok(operations)
+}
+
+/// Whether the file takes only intents of operations that a relay has registered.
+pub(crate) fn takes_only_registered(conn: &Connection) -> Result<bool> {
+    let sql = "SELECT only_registered FROM main.outbox_meta WHERE id = 1";
+    Ok(query_row(conn, sql, [], |row| row.get(0))?)
 }

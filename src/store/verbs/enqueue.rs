@@ -85,7 +85,7 @@ pub(crate) fn enqueue(conn: &Connection, prepared: &Prepared<'_>) -> Result<Enqu
         );
         return Err(Error::new(ErrorKind::Conflict, text));
     }
-    Err(explain(refused))
+    Err(explain(refused, &prepared.intent.operation))
 }
 
 fn insert(conn: &Connection, prepared: &Prepared<'_>) -> rusqlite::Result<i64> {
@@ -202,12 +202,19 @@ pub(crate) fn unsettled_version(conn: &Connection, prepared: &Prepared<'_>) -> R
     Ok(found.optional()?)
 }
 
-/// The schema's guards name the field themselves.
-fn explain(refused: rusqlite::Error) -> Error {
+/// The schema's guards name the field themselves, and cannot name its value.
+fn explain(refused: rusqlite::Error, operation: &str) -> Error {
     let text = match &refused {
         rusqlite::Error::SqliteFailure(_, Some(text)) => text.clone(),
         other => other.to_string(),
     };
-    let text = text.strip_prefix("outbox.").unwrap_or(&text).to_owned();
+    let mut text = text.strip_prefix("outbox.").unwrap_or(&text).to_owned();
+    if text.starts_with("operation: is not registered") {
+        text = format!(
+            "operation: {operation:?} is not registered, and this file takes registered operations \
+             only; start a relay that names it, or let all in with \
+             `outbox operations --only-registered=off`"
+        );
+    }
     Error::new(ErrorKind::Invalid, text).with_source(refused)
 }

@@ -56,14 +56,15 @@ fn pause_holds_back_what_a_relay_would_send() {
         "paused_since": row["paused_since"], "paused_by": "ann",
         "paused_reason": "their maintenance", "paused_culprit": null,
         "throttled_until": null, "throttled_since": null, "throttled_by": null, "holds": [],
+        "only_registered": false,
     });
     assert_eq!(*row, expected);
     assert!(row["paused_since"].is_i64());
     let text = desk.ok(&["operations"]);
     for words in [
         "2h",
-        "4 in flight, 20/s",
-        "100 per 1h",
+        "4 in flight, rate 20/s",
+        "100 sends per 1h",
         "cost 5000 per 24h and tenant",
         "payments team",
         "by ann since 20",
@@ -200,7 +201,7 @@ fn limits_are_lifted_by_a_person_only() {
         "--reason",
         "launch day",
     ]);
-    let now = "7 in flight, cost 9000 per 1h, cost 20000 per 24h, 3 per 1m and run";
+    let now = "7 in flight, cost 9000 per 1h, cost 20000 per 24h, 3 sends per 1m and run";
     assert_eq!(said, format!("operation pay: {now}\n"));
     assert_eq!(row(&desk)["rate_count"], Value::Null);
     assert_eq!(desk.count("outbox_operation_event"), 3);
@@ -212,6 +213,21 @@ fn limits_are_lifted_by_a_person_only() {
     ] {
         assert_eq!(desk.run(args).code, 2, "{args:?}");
     }
+    for (flag, value, field) in [
+        ("--max-cost", "5/0s", "--max-cost: "),
+        ("--rate", "5/0s", "--rate: "),
+        ("--max-cost", "5/367d", "max_cost: is over 8808h; the longest time is 366 days"),
+        ("--max-per-run", "1/1m,2/9999999d", "max_per_run: is over 239999976h; "),
+        ("--rate", "5/367d", "rate: is over 8808h; "),
+    ] {
+        let ran = desk.run(&["limit", "pay", flag, value]);
+        assert!(ran.code == 2 && ran.err.contains(field), "{flag} {value}: {}", ran.err);
+    }
+    let none = ["--max-in-flight", "none", "--max-cost", "none", "--max-per-run", "none"];
+    let said = desk.ok(&[&["limit", "pay"][..], &none].concat());
+    assert_eq!(said, "operation pay: no limits\n");
+    let said = desk.ok(&["limit", "pay", "--rate", "9/m", "--max-per-tenant", "1/366d"]);
+    assert_eq!(said, "operation pay: rate 9/m, 1 send per 8784h and tenant\n");
     assert_eq!(desk.run(&["limit", "pya", "--rate", "none"]).code, 3);
 }
 
@@ -255,10 +271,26 @@ fn operations_are_an_allow_list_where_that_is_switched_on() {
     desk.ok(&["enqueue", "pay", "--entity", "a"]);
     let ran = desk.run(&["enqueue", "pya", "--entity", "a"]);
     assert_eq!(ran.code, 2);
-    assert!(ran.err.contains("not registered"), "{}", ran.err);
+    for words in ["\"pya\" is not registered", "`outbox operations --only-registered=off`"] {
+        assert!(ran.err.contains(words), "{}", ran.err);
+    }
+    for command in ["operations", "stats"] {
+        let told = "\nintents of operations that no relay has registered are refused; \
+                    `outbox operations --only-registered=off` ends that\n";
+        assert!(desk.ok(&[command]).ends_with(told), "{command}");
+        assert_eq!(desk.json(&[command])[0]["only_registered"], true, "{command}");
+        let empty = Desk::new();
+        empty.ok(&["operations", "--only-registered"]);
+        assert!(empty.ok(&[command]).ends_with(told), "{command}");
+        assert_eq!(empty.json(&[command]), [json!({"only_registered": true})], "{command}");
+    }
     let off = &desk.json(&["operations", "--only-registered=off"])[0];
     assert_eq!(*off, json!({"only_registered": false}));
     desk.ok(&["enqueue", "pya", "--entity", "a"]);
+    for command in ["operations", "stats"] {
+        assert_eq!(desk.json(&[command])[0]["only_registered"], false, "{command}");
+        assert!(!desk.ok(&[command]).contains("refused"), "{command}");
+    }
 }
 
 /// Budgets of cost were once read as 32 bits, though the library and the file hold 63.

@@ -19,7 +19,9 @@ pub fn run(out: Out, outbox: &Outbox, args: &LimitArgs) -> Result<()> {
     if out.is_json {
         return out.json(&json!({ "operation": operation, "outcome": "limited", "now": known }));
     }
-    out.line(format_args!("operation {}: {}", escape(operation), limits(&known)))
+    let limits = limits(&known);
+    let said = if limits.is_empty() { "no limits" } else { &limits };
+    out.line(format_args!("operation {}: {said}", escape(operation)))
 }
 
 fn given(values: &LimitValues) -> Result<Vec<Limit>> {

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
 use serde_json::json;
 use sqlite_outbox::{Outbox, Part, StoredContract};
 
 use crate::args::{ActorArgs, PausedArgs};
 use crate::ui::failure::{Failure, Result};
-use crate::ui::output::{Out, duration, escape, shorten, table, time};
+use crate::ui::output::{Out, count, duration, escape, shorten, table, time};
 
 /// So many holds of an operation are shown as text.
 const HOLDS_SHOWN_MAX: usize = 20;
@@ -95,13 +96,39 @@ pub fn only_registered(out: Out, outbox: &Outbox, is_on: bool, by: &ActorArgs) -
     })
 }
 
-pub fn list(out: Out, outbox: &Outbox) -> Result<()> {
-    let known = outbox.operations()?;
-    if out.is_json {
-        return known.iter().try_for_each(|known| out.json(known));
+/// Tells that the file refuses intents of other operations, where it does. In JSON the lines of
+/// operations say so, and this where there are none.
+pub fn print_switch(out: Out, is_on: bool) -> Result<()> {
+    if !is_on {
+        return Ok(());
     }
+    if out.is_json {
+        return out.json(&json!({ "only_registered": true }));
+    }
+    out.line(
+        "\nintents of operations that no relay has registered are refused; \
+         `outbox operations --only-registered=off` ends that",
+    )
+}
+
+/// A stored contract, and the switch of its file.
+#[derive(Serialize)]
+struct Listed<'a> {
+    #[serde(flatten)]
+    known: &'a StoredContract,
+    only_registered: bool,
+}
+
+pub fn list(out: Out, outbox: &Outbox) -> Result<()> {
+    let (known, only_registered) = (outbox.operations()?, outbox.takes_only_registered()?);
     if known.is_empty() {
-        return out.line("no relay has registered an operation yet");
+        if !out.is_json {
+            out.line("no relay has registered an operation yet")?;
+        }
+        return print_switch(out, only_registered);
+    }
+    if out.is_json {
+        return known.iter().try_for_each(|known| out.json(&Listed { known, only_registered }));
     }
     let fit = |text: Option<&str>, max| text.map_or_else(dash, |text| shorten(&escape(text), max));
     let mut table = table(&[
@@ -125,7 +152,7 @@ pub fn list(out: Out, outbox: &Outbox) -> Result<()> {
             known.on_dead.to_string(),
             if known.reconciles { "yes".into() } else { dash() },
             if known.binds_ids { "bound".into() } else { dash() },
-            limits(known),
+            Some(limits(known)).filter(|text| !text.is_empty()).unwrap_or_else(dash),
             fit(known.provider.as_deref(), 24),
             fit(known.owner.as_deref(), 24),
             fit(known.key_recipe.as_deref(), 60),
@@ -134,16 +161,22 @@ pub fn list(out: Out, outbox: &Outbox) -> Result<()> {
     }
     out.line(table.trim_fmt())?;
     for known in &known {
-        let operation = escape(&known.operation);
-        for rule in &known.repeat_rules {
-            out.line(format_args!("\n{operation}: not applied, by {}", escape(rule)))?;
-        }
-        if !known.repeat_safe {
-            out.line(format_args!("\n{operation}: a GET is not repeated"))?;
-        }
+        print_repeats(out, known)?;
         print_holds(out, known)?;
     }
-    Ok(())
+    print_switch(out, only_registered)
+}
+
+/// Prints when a request of an operation is repeated, or is not, though it may have been applied.
+fn print_repeats(out: Out, known: &StoredContract) -> Result<()> {
+    let operation = escape(&known.operation);
+    for rule in &known.repeat_rules {
+        out.line(format_args!("\n{operation}: not applied, by {}", escape(rule)))?;
+    }
+    if known.repeat_safe {
+        return Ok(());
+    }
+    out.line(format_args!("\n{operation}: a GET is not repeated"))
 }
 
 /// Prints a line for each part of an operation that is held back, as far as a person reads on.
@@ -158,30 +191,33 @@ pub fn print_holds(out: Out, known: &StoredContract) -> Result<()> {
     }
 }
 
-/// The limits of an operation, in words.
+/// The limits of an operation, in words; nothing where there are none.
 pub fn limits(known: &StoredContract) -> String {
     let mut limits = Vec::new();
     if let Some(most) = known.max_in_flight {
         limits.push(format!("{most} in flight"));
     }
-    if let Some((count, per)) = known.rate {
+    if let Some((sends, per)) = known.rate {
         let per = duration(per);
         let is_unit = matches!(per.as_str(), "1s" | "1m" | "1h");
-        limits.push(format!("{count}/{}", if is_unit { &per[1..] } else { &per }));
+        limits.push(format!("rate {sends}/{}", if is_unit { &per[1..] } else { &per }));
     }
+    let sends: fn(u64) -> String =
+        |amount| count(usize::try_from(amount).unwrap_or(usize::MAX), "send");
+    let cost: fn(u64) -> String = |amount| format!("cost {amount}");
     for (budgets, of, whose) in [
-        (&known.max_per, "", ""),
-        (&known.max_cost, "cost ", ""),
-        (&known.max_per_tenant, "", " and tenant"),
-        (&known.max_cost_per_tenant, "cost ", " and tenant"),
-        (&known.max_per_run, "", " and run"),
-        (&known.max_cost_per_run, "cost ", " and run"),
+        (&known.max_per, sends, ""),
+        (&known.max_cost, cost, ""),
+        (&known.max_per_tenant, sends, " and tenant"),
+        (&known.max_cost_per_tenant, cost, " and tenant"),
+        (&known.max_per_run, sends, " and run"),
+        (&known.max_cost_per_run, cost, " and run"),
     ] {
         for (amount, window) in budgets {
-            limits.push(format!("{of}{amount} per {}{whose}", duration(*window)));
+            limits.push(format!("{} per {}{whose}", of(*amount), duration(*window)));
         }
     }
-    if limits.is_empty() { dash() } else { limits.join(", ") }
+    limits.join(", ")
 }
 
 fn dash() -> String {

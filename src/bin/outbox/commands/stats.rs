@@ -3,7 +3,7 @@
 use serde::Serialize;
 use sqlite_outbox::{Clock, OperationStats, Outbox, PauseKind, Status, StoredHold, SystemClock};
 
-use crate::commands::operations::print_holds;
+use crate::commands::operations::{print_holds, print_switch};
 use crate::ui::failure::Result;
 use crate::ui::output::{Out, distance, escape, quoted, table};
 
@@ -16,13 +16,20 @@ struct Line<'a> {
     paused_until: Option<i64>,
     throttled_until: Option<i64>,
     holds: &'a [StoredHold],
+    only_registered: bool,
 }
 
 pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
     let stats = outbox.stats()?;
-    let known = outbox.operations()?;
+    let (known, only_registered) = (outbox.operations()?, outbox.takes_only_registered()?);
     let contract =
         |line: &OperationStats| known.iter().find(|known| known.operation == line.operation);
+    if stats.is_empty() {
+        if !out.is_json {
+            out.line("no intents yet")?;
+        }
+        return print_switch(out, only_registered);
+    }
     if out.is_json {
         return stats.iter().try_for_each(|stats| {
             let known = contract(stats);
@@ -32,11 +39,9 @@ pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
                 paused_until: known.and_then(|known| known.paused_until),
                 throttled_until: known.and_then(|known| known.throttled_until),
                 holds: known.map_or(&[], |known| &known.holds),
+                only_registered,
             })
         });
-    }
-    if stats.is_empty() {
-        return out.line("no intents yet");
     }
     let now = SystemClock.now();
     out.line(as_table(&stats, now))?;
@@ -60,7 +65,8 @@ pub fn run(out: Out, outbox: &Outbox) -> Result<()> {
     if !sentences.is_empty() {
         out.line(format_args!("\n{}", sentences.join("\n")))?;
     }
-    stats.iter().filter_map(contract).try_for_each(|known| print_holds(out, known))
+    stats.iter().filter_map(contract).try_for_each(|known| print_holds(out, known))?;
+    print_switch(out, only_registered)
 }
 
 /// A column for each status that some intent has, and for the due time where an intent is due.
