@@ -1,4 +1,4 @@
-use super::utc;
+use super::{Rule, utc};
 
 #[test]
 fn times_are_the_calendars() {
@@ -18,4 +18,12 @@ fn http_date(iso: &str) -> String {
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let month = months[iso[5..7].parse::<usize>().unwrap() - 1];
     format!("{} {month} {} {} GMT", &iso[8..10], &iso[..4], &iso[11..19])
+}
+
+#[test]
+fn rules_are_documented_in_their_order() {
+    let docs = include_str!("../../../docs/operations.md");
+    let list = &docs[docs.find("Rules: ").unwrap()..];
+    let words: Vec<&str> = list.split('`').skip(1).step_by(2).take(Rule::ALL.len()).collect();
+    assert_eq!(words, Rule::ALL.iter().map(|rule| rule.as_str()).collect::<Vec<_>>());
 }

@@ -364,3 +364,23 @@ fn held_origins_are_listed_and_resumed() {
     assert_eq!(desk.json(&["operations"])[0]["holds"], json!([]));
     assert_eq!(desk.ok(&["resume", "pay"]), "operation pay: was not paused\n");
 }
+
+/// Each field that these commands print is in the table of the documentation.
+#[test]
+fn fields_of_json_are_documented() {
+    let docs = include_str!("../../../docs/operations.md");
+    let desk = Desk::new();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let text = config(&format!("http://{closed}/"), "max_cost = \"5/1h\"");
+    let relay_toml = desk.file("relay.toml", &text);
+    desk.ok(&["enqueue", "pay", "--entity", "a"]);
+    desk.ok(&["relay", "--drain", "--config", &relay_toml]);
+    desk.ok(&["pause", "--tenant", "t", "--for", "1h"]);
+    for command in [&["operations"][..], &["stats"], &["why", "1"]] {
+        let line = desk.json(command).remove(0);
+        let hold = line.get("holds").map(|holds| holds[0].as_object().unwrap().keys());
+        for field in line.as_object().unwrap().keys().chain(hold.into_iter().flatten()) {
+            assert!(docs.contains(&format!("`{field}`")), "{field} of {command:?}");
+        }
+    }
+}
