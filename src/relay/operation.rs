@@ -101,9 +101,9 @@ impl Operation {
     /// Intents of at most `amount` [`cost`](crate::Intent::cost) together in any stretch of time as
     /// long as `per`; otherwise as [`max_per`](Self::max_per). An intent that does not fit what is
     /// left waits, and later ones wait behind it, unless it could not go in any case: its tenant,
-    /// its origin or the configured endpoint stands still. One that costs more than the whole budget
-    /// needs review. Where the downstream deduplicates, an intent's cost counts once, from its last
-    /// request. Defaults to no limit.
+    /// its origin or the configured endpoint stands still. An intent that costs more than the whole
+    /// budget needs review. Where the downstream deduplicates, an intent's cost counts once, from
+    /// its last request. Defaults to no limit.
     pub fn max_cost(self, amount: u64, per: Duration) -> Self {
         self.budget(Scope::Operation, Kind::Cost, amount, per)
     }

@@ -303,23 +303,24 @@ impl RelayTx<'_> {
         request: &ClaimRequest<'_>,
         policy: &Policy,
     ) -> Result<Tried> {
-        let (conn, operation) = (self.conn, &request.rules.operation);
-        let row = row_of(candidate.id, candidate.token, Status::Pending, request.rules);
+        let (conn, id, rules) = (self.conn, candidate.id, request.rules);
+        let operation = &rules.operation;
+        let row = row_of(id, candidate.token, Status::Pending, rules);
         let intent = match candidate.intent {
             Ok(intent) => intent,
             Err(why) => return self.park_unreadable(row, &candidate.facts, &why),
         };
-        if count_from_now(conn, candidate.id, intent.created_at, self.now)? {
+        if count_from_now(conn, id, intent.created_at, self.now)? {
             return Ok(Tried::Deferred);
         }
         let facts = candidate.facts.claimed(self.now, self.boot);
         let may_be_sent = decide::withheld(&facts, policy.promise, self.now).is_none();
-        if may_be_sent && self.waits_aside(candidate.id, &intent, request.rules)? {
+        if may_be_sent && self.waits_aside(id, &intent, rules)? {
             return Ok(Tried::Deferred);
         }
         let deduplicates = policy.promise.deduplicates();
         let (tenant_id, cost) = (intent.tenant_id.as_str(), intent.cost);
-        let asking = Asking { id: candidate.id, tenant_id, cost, deduplicates };
+        let asking = Asking { id, tenant_id, cost, deduplicates };
         let withheld = match decide::decide_before_send(&facts, policy, self.now)
             .or_else(|| decide::decide_used_up(&facts, policy, self.now))
         {
@@ -327,21 +328,17 @@ impl RelayTx<'_> {
             None => match self.ledger(operation)?.fit(conn, asking)? {
                 Fit::Fits => None,
                 Fit::Never(budget) => Some(decide::decide_never_fits(&facts, intent.cost, &budget)),
-                Fit::PutOff(used_up) => {
-                    return self.defer(candidate.id, &intent, request.rules, &used_up);
-                }
-                Fit::Waits(used_up) => {
-                    return self.wait_in_turn(candidate.id, &intent, request.rules, &used_up);
-                }
+                Fit::PutOff(used_up) => return self.defer(id, &intent, rules, &used_up),
+                Fit::Waits(used_up) => return self.wait_in_turn(id, &intent, rules, &used_up),
             },
         };
         if let Some(decision) = withheld {
             let row = Row { is_keyed: intent.ordering_key.is_some(), ..row };
             self.moves.apply(row, Some(EventKind::Withheld), &decision, None)?;
             if decision.status == Status::Unknown {
-                self.withheld.push((candidate.id, candidate.last_token));
+                self.withheld.push((id, candidate.last_token));
             }
-            self.forget_tries(candidate.id, &intent, request.rules)?;
+            self.forget_tries(id, &intent, rules)?;
             return Ok(Tried::Parked);
         }
         let expires_at = self.now.saturating_add(request.lease_ms);
@@ -351,14 +348,14 @@ impl RelayTx<'_> {
             tries: facts.tries.saturating_add(1),
             ..facts
         };
-        self.take(candidate.id, &facts, expires_at, token)?;
+        self.take(id, &facts, expires_at, token)?;
         if candidate.last_token.is_none() {
-            wire_key::keep(conn, candidate.id, (tenant_id, operation, &intent.idempotency_key))?;
+            wire_key::keep(conn, id, (tenant_id, operation, &intent.idempotency_key))?;
         }
         self.ledger(operation)?.enter(conn, asking, token, policy.promise.time_limit)?;
-        self.begin_tries(candidate.id, token, &intent, request)?;
+        self.begin_tries(id, token, &intent, request)?;
         Ok(Tried::Claimed(Arc::new(Delivery {
-            id: candidate.id,
+            id,
             operation: operation.clone(),
             intent,
             downstream: policy.promise.downstream,

@@ -125,8 +125,8 @@ impl RelayTx<'_> {
         self.end_tries(holds, id)
     }
 
-    /// Lets a row wait that does not fit the operation's budget. Rows behind it wait as well, unless
-    /// it was only to try a hold: such a row waits aside, with its domain.
+    /// Lets a row wait that does not fit the operation's budget. Rows behind it wait as well,
+    /// unless it was only to try a hold: such a row waits aside, with its domain.
     pub(super) fn wait_in_turn(
         &mut self,
         id: i64,

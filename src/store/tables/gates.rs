@@ -95,7 +95,7 @@ fn next(
     Ok(query_row(conn, &of_shard(sql, shard), values, read).optional()?)
 }
 
-/// An expired row costs nothing.
+/// A row that has expired, is cancelled or has no attempts left costs nothing: it is not sent.
 macro_rules! next_cost {
     ($index:expr, $rows:expr) => {
         concat!(
@@ -105,6 +105,9 @@ macro_rules! next_cost {
                     o.tenant_id,
                     CASE WHEN CASE WHEN o.created_at < 1000000000000 THEN o.expires_at + l.shift
                                    ELSE o.expires_at END <= ?2
+                              OR l.cancel_requested_at IS NOT NULL
+                              OR l.attempts >= (SELECT attempts_max FROM main.outbox_operation
+                                                WHERE operation = ?1)
                          THEN 0 ELSE o.cost END,
                     o.endpoint
              FROM main.outbox_lease l INDEXED BY ",

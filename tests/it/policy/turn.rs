@@ -155,3 +155,18 @@ fn what_waits_aside_for_a_budget_goes_once_there_is_enough_of_it() {
     assert_eq!(world.entry(dear).status, Status::Succeeded);
     assert_eq!(world.number("SELECT count(*) FROM outbox_hold"), 0);
 }
+
+#[test]
+fn costly_row_that_can_only_be_set_aside_keeps_no_other_from_being_sent() {
+    for gone in ["attempts = 1000", "cancel_requested_at = 1"] {
+        let world = World::new();
+        drop(spend(&world));
+        let operation = world.operation(DEDUPLICATES).max_cost(100, HOUR).max_attempts(1000);
+        let relay = relay_on(&world.second(), operation);
+        let dear = world.enqueue(&to("h", "dear").cost(50));
+        world.sql(&format!("UPDATE outbox_lease SET {gone} WHERE id = {dear}"));
+        enqueue_many(&world, &small(5));
+        assert_eq!(relay.drain().unwrap().succeeded, 5, "{gone}");
+        assert!(!waits(&world, dear));
+    }
+}
