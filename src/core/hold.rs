@@ -117,6 +117,8 @@ pub(crate) const THROTTLE_MAX_MS: i64 = 24 * 3_600_000;
 /// How long a downstream that says "too much" and not for how long is left alone, at most. A row
 /// that was tried often waits longer for itself, which is no reason for the others to.
 const UNASKED_MAX_MS: i64 = 60_000;
+/// How long a try is deferred at most that does not fit a budget.
+const DEFERRED_MAX_MS: i64 = 15 * 60_000;
 /// A hold that has ended lets at most two to the power of this many rows through at once.
 const DOUBLINGS_MAX: u32 = 10;
 /// So many origins in a row that were not reached, for a reason of the machine's own, and none that
@@ -278,6 +280,13 @@ impl Hold {
         self.culprit = Some(heard.claim.0);
         self.reason.clone_from(&failure.message);
         self.probe = None;
+    }
+
+    /// Ends a try that did not fit a budget before it was sent. The next one is when there is
+    /// enough, and before that in case there is earlier: a budget is raised, a send refunded.
+    pub fn defer_try(&mut self, until: i64, now: i64) {
+        self.probe = None;
+        self.until = Some(until.min(now.saturating_add(DEFERRED_MAX_MS)));
     }
 
     /// The hold as callers read it; `None` while it stops nothing.

@@ -135,10 +135,11 @@ impl RelayTx<'_> {
         used_up: &UsedUp,
     ) -> Result<Tried> {
         let mut tried = Tried::Waits;
-        for hold in self.holds_on(id, intent, rules)? {
+        for mut hold in self.holds_on(id, intent, rules)? {
             if hold.admits(id, self.now) == Admission::Probe {
                 hold::put_aside(self.conn, id, hold.id)?;
-                self.save_hold(Hold { probe: None, until: Some(used_up.until), ..hold })?;
+                hold.defer_try(used_up.until, self.now);
+                self.save_hold(hold)?;
                 tried = Tried::Deferred;
             }
         }
