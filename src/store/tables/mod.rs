@@ -1,5 +1,5 @@
 //! Tables, a file for each or for a pair that change together: the statements that read and write
-//! them, and nothing about who asks.
+//! them, and nothing about who asks. `gates` puts them together: whether an operation may send.
 
 pub(crate) mod answer;
 pub(crate) mod audit;
