@@ -13,7 +13,7 @@ use crate::core::{
     Backoff, Downstream, Failure, Intent, OnDead, Outcome, Policy, Promise, Receipt, Shard,
 };
 use crate::store::query::why::why;
-use crate::store::tables::contract::{Contract, register};
+use crate::store::tables::contract::{Contract, Repeats, register};
 use crate::store::verbs::enqueue;
 use crate::store::{ClaimRequest, Record, Reported, Rules, Store, Writer};
 use crate::testing::ManualClock;
@@ -40,6 +40,7 @@ fn contract(downstream: Downstream) -> Contract {
         reconciles: false,
         binds: false,
         uses_network: true,
+        repeats: Repeats { reads: true, rules: None },
     }
 }
 
@@ -47,13 +48,19 @@ fn rules(downstream: Downstream) -> Rules {
     Rules {
         operation: "pay".into(),
         policy: Policy {
-            promise: Promise { downstream, time_limit: TIME_LIMIT, reconciles: false },
+            promise: Promise {
+                downstream,
+                time_limit: TIME_LIMIT,
+                reconciles: false,
+                repeat_safe: true,
+            },
             backoff: Backoff::default(),
             attempts_max: 1000,
             give_up_after: GIVE_UP_AFTER,
             retry_after_max: Duration::from_secs(3600),
             lookup_delay: Duration::from_secs(120),
             lookups_max: 4,
+            repeat_rules: Arc::default(),
         },
         on_dead: OnDead::Block,
         breaker_after: Some(2),
