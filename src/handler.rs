@@ -114,6 +114,8 @@ pub struct Delivery {
     pub(crate) id: i64,
     pub(crate) operation: String,
     pub(crate) intent: StoredIntent,
+    /// The key as sent, where that is not the stored one: a hash, so it is told once.
+    pub(crate) other_key: Option<String>,
     pub(crate) downstream: Downstream,
     pub(crate) repeat_rules: Arc<[String]>,
     pub(crate) facts: Facts,
@@ -139,6 +141,13 @@ pub(crate) struct StoredIntent {
     pub ordering_key: Option<String>,
     pub created_at: i64,
     pub cost: i64,
+}
+
+impl StoredIntent {
+    /// The key under which the intent is sent, where that is not the stored one.
+    pub fn other_key(&self, operation: &str) -> Option<String> {
+        key::other_wire_key(&self.tenant_id, operation, &self.idempotency_key)
+    }
 }
 
 impl Delivery {
@@ -175,8 +184,7 @@ impl Delivery {
     /// The key as sent. It differs from the stored one only for a key that a named tenant brought
     /// along, so that tenants cannot collide at a shared account.
     pub fn wire_key(&self) -> String {
-        let StoredIntent { tenant_id, idempotency_key, .. } = &self.intent;
-        key::wire_key(tenant_id, &self.operation, idempotency_key).into_owned()
+        self.other_key.as_ref().unwrap_or(&self.intent.idempotency_key).clone()
     }
 
     /// The intent's own endpoint, if it names one.

@@ -131,6 +131,7 @@ pub fn delivery(intent: &Intent) -> Result<DeliveryBuilder> {
     let delivery = Delivery {
         id: 1,
         operation: intent.operation.clone(),
+        other_key: stored.other_key(&intent.operation),
         intent: stored,
         downstream: Downstream::Unprotected,
         repeat_rules: Arc::default(),

@@ -49,6 +49,12 @@ impl Facts {
         Self { claimed_at: now, doubt_boot, ..self }.aged(now, boot)
     }
 
+    /// With one more attempt, as it is claimed.
+    pub fn counted(self) -> Self {
+        let (attempts, tries) = (self.attempts.saturating_add(1), self.tries.saturating_add(1));
+        Self { attempts, tries, ..self }
+    }
+
     /// With the age of the doubt by the clock that nobody sets, `boot`, where it can be told. What
     /// passed unseen may have been any time.
     pub fn aged(self, now: i64, boot: Option<i64>) -> Self {

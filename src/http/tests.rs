@@ -38,6 +38,7 @@ fn delivery_of(intent: StoredIntent) -> Delivery {
     Delivery {
         id: 7,
         operation: "charge".into(),
+        other_key: intent.other_key("charge"),
         intent,
         downstream: Downstream::DeduplicatesByKey { window: Duration::from_secs(86_400) },
         repeat_rules: Arc::default(),

@@ -343,14 +343,11 @@ impl RelayTx<'_> {
         }
         let expires_at = self.now.saturating_add(request.lease_ms);
         let token = self.token()?;
-        let facts = Facts {
-            attempts: facts.attempts.saturating_add(1),
-            tries: facts.tries.saturating_add(1),
-            ..facts
-        };
+        let facts = facts.counted();
         self.take(id, &facts, expires_at, token)?;
-        if candidate.last_token.is_none() {
-            wire_key::keep(conn, id, (tenant_id, operation, &intent.idempotency_key))?;
+        let other_key = intent.other_key(operation);
+        if let (None, Some(sent_as)) = (candidate.last_token, &other_key) {
+            wire_key::keep(conn, id, sent_as)?;
         }
         self.ledger(operation)?.enter(conn, asking, token, policy.promise.time_limit)?;
         self.begin_tries(id, token, &intent, request)?;
@@ -358,6 +355,7 @@ impl RelayTx<'_> {
             id,
             operation: operation.clone(),
             intent,
+            other_key,
             downstream: policy.promise.downstream,
             repeat_rules: policy.repeat_rules.clone(),
             facts,

@@ -113,6 +113,7 @@ impl RelayTx<'_> {
         let delivery = Delivery {
             id: candidate.id,
             operation: request.rules.operation.clone(),
+            other_key: intent.other_key(&request.rules.operation),
             intent,
             downstream: policy.promise.downstream,
             repeat_rules: policy.repeat_rules.clone(),

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, Row, named_params, params};
 use crate::core::{Status, key};
 use crate::error::Result;
 use crate::event::{Event, EventKind};
-use crate::handler::{Delivery, StoredIntent};
+use crate::handler::Delivery;
 use crate::store::columns;
 use crate::store::statement::{execute, query_row};
 
@@ -36,8 +36,7 @@ pub(crate) fn insert_event(
     let headers = match delivery.filter(|delivery| delivery.intent.headers.is_empty()) {
         Some(delivery) => {
             event.operation.clone_from(&delivery.operation);
-            let StoredIntent { tenant_id, idempotency_key, .. } = &delivery.intent;
-            event.wire_key = key::other_wire_key(tenant_id, &delivery.operation, idempotency_key);
+            event.wire_key.clone_from(&delivery.other_key);
             event.key_hash = key::sha256(&delivery.intent.idempotency_key);
             event.args_hash.clone_from(&delivery.intent.args_hash);
             None

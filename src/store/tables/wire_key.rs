@@ -2,20 +2,14 @@
 
 use rusqlite::Connection;
 
-use crate::core::key;
 use crate::error::Result;
 use crate::store::statement::execute;
 
-/// Keeps the key under which an intent is sent, unless that is the stored one.
-pub(crate) fn keep(
-    conn: &Connection,
-    id: i64,
-    (tenant, operation, stored): (&str, &str, &str),
-) -> Result<()> {
-    let Some(sent) = key::other_wire_key(tenant, operation, stored) else { return Ok(()) };
+/// Keeps the key under which an intent is sent.
+pub(crate) fn keep(conn: &Connection, id: i64, sent_as: &str) -> Result<()> {
     let sql = "INSERT INTO main.outbox_wire_key (id, wire_key) VALUES (?1, ?2)
                ON CONFLICT (id) DO NOTHING";
-    execute(conn, sql, (id, sent)).map(drop)
+    execute(conn, sql, (id, sent_as)).map(drop)
 }
 
 pub(crate) const SENT_AS: &str = "
