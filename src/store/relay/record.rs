@@ -75,8 +75,10 @@ impl RelayTx<'_> {
             facts = self.with_request(facts, row)?;
         }
         let decision = decide::decide(&facts, outcome, &policy, draw);
-        // The operation is paused, not this row: another row is the next probe.
-        let is_silent = failed_probe && decision.status == Status::Pending;
+        // The operation is paused, not this row: another row is the next probe. A request that may
+        // have been applied is in the trail all the same.
+        let is_silent =
+            failed_probe && outcome.is_not_applied() && decision.status == Status::Pending;
         let kind = (!is_silent).then_some(EventKind::Attempt);
         if self.moves.apply(row, kind, &decision, receipt)? {
             // Refund only under the claim that was charged: after the lease is lost, a later claim

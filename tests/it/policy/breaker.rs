@@ -93,6 +93,25 @@ fn auth_pause_costs_one_row_and_a_restart_goes_on() {
     assert_eq!(world.number(twice), 0);
 }
 
+/// A request may have had an effect although it was only a probe: its row says so.
+#[test]
+fn probe_that_may_have_been_applied_is_in_the_trail() {
+    let world = World::new();
+    enqueue_many(&world, 3);
+    world.script.then(unauthorized()).times(2, &maybe_sent());
+    let relay = world.relay(DEDUPLICATES);
+    relay.drain().unwrap();
+    for probes in 1..=2 {
+        world.advance(3600);
+        assert_eq!(relay.drain().unwrap().attempts, 1);
+        let told = "SELECT count(*) FROM outbox_event WHERE error_class = 'timeout'";
+        assert_eq!(world.number(told), probes);
+        let doubts = "SELECT count(*) FROM outbox_lease WHERE in_doubt_since IS NOT NULL";
+        assert_eq!(world.number(doubts), world.number(told));
+    }
+    assert_eq!(world.number("SELECT max(attempts) FROM outbox_lease"), 0, "none is used up");
+}
+
 /// The same with five thousand rows and four workers, some of which are with the downstream when
 /// the token expires.
 #[test]
