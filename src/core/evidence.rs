@@ -4,25 +4,56 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::body::Answer;
+use super::body::{Answer, BodyEnd};
 use super::failing::FailingAnswer;
 use super::key::sha256;
-use super::outcome::{Failure, RECEIPT_BODY_MAX};
+use super::lookup::Post;
+use super::outcome::{Failure, RECEIPT_BODY_MAX, Receipt};
+use super::template::{Form, fill};
 
 fn kept(answer: &Answer, secrets: &Secrets) -> FailingAnswer {
     let kept = answer.headers.iter().filter(|(name, _)| is_kept(name, answer.status));
-    let mut text = String::from_utf8_lossy(&answer.body).into_owned();
-    // Cut with some room, so that no secret is cut before it is blanked.
-    cut(&mut text, 2 * RECEIPT_BODY_MAX);
-    let mut body = secrets.blank(&text);
-    cut(&mut body, RECEIPT_BODY_MAX);
     FailingAnswer {
         at: 0,
         status: answer.status,
         headers: kept.map(|(name, value)| (name.clone(), secrets.blank(value))).collect(),
-        body,
+        body: kept_body(answer, secrets),
         body_bytes: answer.body.len() as u64,
         body_sha256: sha256(&answer.body),
+    }
+}
+
+fn kept_body(answer: &Answer, secrets: &Secrets) -> String {
+    let part = &answer.body[..answer.body.len().min(2 * RECEIPT_BODY_MAX)];
+    let mut text = String::from_utf8_lossy(part).into_owned();
+    // Cut with some room, so that no secret is cut before it is blanked.
+    cut(&mut text, 2 * RECEIPT_BODY_MAX);
+    let mut body = secrets.blank(&text);
+    cut(&mut body, RECEIPT_BODY_MAX);
+    body
+}
+
+/// Blanks what a receipt has of an answer. What came stays known by its length and its hash.
+pub(crate) fn hide(receipt: &mut Receipt, answer: &Answer, secrets: &Secrets) {
+    for (_, value) in &mut receipt.headers {
+        *value = secrets.blank(value);
+    }
+    let Some(body) = receipt.body.as_mut().filter(|body| secrets.blank(body) != **body) else {
+        return;
+    };
+    *body = kept_body(answer, secrets);
+    if answer.body_end == BodyEnd::Complete {
+        receipt.body_bytes = Some(answer.body.len() as u64);
+        receipt.body_sha256 = Some(sha256(&answer.body));
+    }
+}
+
+/// Takes an id off that repeats a credential: it is none, and would be stored.
+pub(crate) fn hide_id(receipt: &mut Receipt, credentials: &Secrets) {
+    if receipt.downstream_id.take_if(|id| credentials.blank(id) != **id).is_some() {
+        let why = "its id repeats a configured header, and was not taken";
+        let note = receipt.note.take().map_or(why.into(), |note| format!("{note}; {why}"));
+        receipt.note = Some(note);
     }
 }
 
@@ -92,7 +123,8 @@ pub(crate) struct Secrets(Vec<Vec<u8>>);
 const SECRET_MIN: usize = 4;
 
 impl Secrets {
-    /// Adds a header's value, and the part of it after a word such as `Bearer`.
+    /// Adds a header's value, the part of it after a word such as `Bearer`, and those parts that
+    /// look drawn at random, as a cookie has them.
     pub fn header(&mut self, name: &str, value: &str) {
         // These say what is spoken.
         if matches!(name, "accept" | "content-type") {
@@ -102,6 +134,7 @@ impl Secrets {
         if let Some((_, rest)) = value.split_once(' ') {
             self.add(rest.trim_start());
         }
+        self.parts(value);
     }
 
     /// Adds the parts of a URL that can be credentials: the values of its query, and each part
@@ -110,20 +143,53 @@ impl Secrets {
         let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
         let Some(at) = rest.find(['/', '?']) else { return };
         let (path, query) = rest[at..].split_once('?').unwrap_or((&rest[at..], ""));
-        for value in query.split('&') {
-            self.add(value.split_once('=').map_or(value, |(_, value)| value));
-        }
-        for part in path.split('/') {
-            self.random(part);
+        self.form(query);
+        for piece in path.split(['/', '{', '}']) {
+            self.random(piece);
+            self.random(&decoded(piece));
         }
     }
 
-    /// Adds each part of a configured body that looks drawn at random.
-    pub fn body(&mut self, body: &str) {
-        let joins = |c: char| c.is_ascii_alphanumeric() || "-_.~+/".contains(c);
-        for part in body.split(|c| !joins(c)) {
-            self.random(part);
+    /// Adds the values of a query or a form; of one with placeholders what is around them.
+    fn form(&mut self, form: &str) {
+        for value in form.split('&') {
+            let value = value.split_once('=').map_or(value, |(_, value)| value);
+            if value.contains('{') {
+                value.split(['{', '}']).for_each(|piece| self.random(&decoded(piece)));
+            } else {
+                self.add(value);
+                self.add(&decoded(&value.replace('+', " ")));
+            }
         }
+    }
+
+    /// Adds the parts of a lookup's body that can be credentials.
+    pub fn post(&mut self, post: &Post) {
+        if post.form == Form::Url {
+            return self.form(&post.body);
+        }
+        // The time may stand where JSON has a number.
+        let braces = |name: &str| if name == "{created_at}" { "0" } else { "{}" }.to_owned();
+        let body = fill(&post.body, Form::Plain, braces).unwrap_or_default();
+        self.strings(&serde_json::from_str(&body).unwrap_or_default());
+    }
+
+    fn strings(&mut self, value: &Value) {
+        match value {
+            Value::String(text) => {
+                text.split(['{', '}']).for_each(|piece| self.random(piece));
+                self.parts(text);
+            }
+            Value::Array(items) => items.iter().for_each(|item| self.strings(item)),
+            Value::Object(members) => members.values().for_each(|member| self.strings(member)),
+            _ => {}
+        }
+    }
+
+    /// Adds each part of a text that looks drawn at random.
+    fn parts(&mut self, text: &str) {
+        let joins = |c: char| c.is_ascii_alphanumeric() || "-_.~+/".contains(c);
+        text.split(|c| !joins(c)).for_each(|part| self.random(part));
     }
 
     fn random(&mut self, part: &str) {
@@ -134,57 +200,93 @@ impl Secrets {
     }
 
     fn add(&mut self, text: &str) {
-        if text.len() >= SECRET_MIN {
-            self.0.push(text.as_bytes().to_vec());
-            // The longest first: a part must not leave the rest of the whole behind.
-            self.0.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
+        // No answer could be read without these words of JSON.
+        if matches!(text, "true" | "false" | "null") || text.len() < SECRET_MIN {
+            return;
+        }
+        // The longest first: a part must not leave the rest of the whole behind.
+        let place = self.0.partition_point(|secret| secret.len() >= text.len());
+        if !self.0.iter().any(|secret| secret == text.as_bytes()) {
+            self.0.insert(place, text.as_bytes().to_vec());
         }
     }
 
     /// The text with every secret replaced by `***`, also percent-encoded or escaped as in JSON.
     fn blank(&self, text: &str) -> String {
-        let mut blanked = String::with_capacity(text.len());
-        let mut rest = text;
-        while let Some(c) = rest.chars().next() {
-            if let Some(length) = self.0.iter().find_map(|secret| spelled(rest, secret)) {
-                blanked.push_str("***");
+        let mut may_begin = [false; 256];
+        for byte in self.0.iter().filter_map(|secret| secret.first()).chain(b"%+\\") {
+            may_begin[usize::from(*byte)] = true;
+        }
+        let mut blanked = Vec::with_capacity(text.len());
+        let mut rest = text.as_bytes();
+        while let Some((&first, tail)) = rest.split_first() {
+            let mut secrets = self.0.iter().filter(|_| may_begin[usize::from(first)]);
+            if let Some(length) = secrets.find_map(|secret| spelled(rest, secret)) {
+                blanked.extend_from_slice(b"***");
                 rest = &rest[length..];
             } else {
-                blanked.push(c);
-                rest = &rest[c.len_utf8()..];
+                blanked.push(first);
+                rest = tail;
             }
         }
-        blanked
+        String::from_utf8_lossy(&blanked).into_owned()
     }
 }
 
 /// How many bytes of the text's beginning spell this secret; or the first part of it, where the
 /// text was cut there.
-fn spelled(text: &str, secret: &[u8]) -> Option<usize> {
+fn spelled(text: &[u8], secret: &[u8]) -> Option<usize> {
     let mut at = 0;
     for (number, byte) in secret.iter().enumerate() {
-        let Some(rest) = text.get(at..).filter(|rest| !rest.is_empty()) else {
-            return (number >= SECRET_MIN).then_some(at);
-        };
-        at += spelling(rest, *byte)?;
+        match spelling(&text[at..], *byte) {
+            Some(length) => at += length,
+            None => return (number >= SECRET_MIN && is_cut(&text[at..])).then_some(text.len()),
+        }
     }
     Some(at)
 }
 
+/// Whether nothing is left of the text, or the beginning of an escape.
+fn is_cut(rest: &[u8]) -> bool {
+    match rest {
+        [] | [b'\\'] => true,
+        [b'%', ..] => rest.len() < 3,
+        [b'\\', b'u', ..] => rest.len() < 6,
+        _ => false,
+    }
+}
+
 /// How many bytes of the text's beginning stand for this byte.
-fn spelling(text: &str, byte: u8) -> Option<usize> {
-    let hex = |from: usize, to: usize| {
-        text.get(from..to).and_then(|digits| u8::from_str_radix(digits, 16).ok()) == Some(byte)
+fn spelling(text: &[u8], byte: u8) -> Option<usize> {
+    let hex = |digits: &[u8]| {
+        std::str::from_utf8(digits).ok().and_then(|digits| u8::from_str_radix(digits, 16).ok())
+            == Some(byte)
     };
-    match text.as_bytes() {
+    match text {
         [first, ..] if *first == byte && byte != b'\\' => Some(1),
-        [b'%', ..] if hex(1, 3) => Some(3),
+        [b'%', high, low, ..] if hex(&[*high, *low]) => Some(3),
         [b'+', ..] if byte == b' ' => Some(1),
-        [b'\\', b'u', b'0', b'0', ..] if hex(4, 6) => Some(6),
+        [b'\\', b'u', b'0', b'0', high, low, ..] if hex(&[*high, *low]) => Some(6),
         [b'\\', next, ..] if *next == byte => Some(2),
+        [b'\\', b'n', ..] if byte == b'\n' => Some(2),
+        [b'\\', b'r', ..] if byte == b'\r' => Some(2),
+        [b'\\', b't', ..] if byte == b'\t' => Some(2),
         [b'\\', ..] if byte == b'\\' => Some(1),
         _ => None,
     }
+}
+
+/// The text that this one encodes by percent signs.
+fn decoded(text: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let Some((&first, tail)) = rest.split_first() {
+        let digits = rest.get(1..3).filter(|_| first == b'%');
+        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(byte.unwrap_or(first));
+        rest = if byte.is_some() { &tail[2..] } else { tail };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Cuts the URLs in the message of a failure, before it is stored or logged.
@@ -201,9 +303,14 @@ fn without_paths(text: &str) -> String {
     while let Some(at) = rest.find("://") {
         let (before, after) = rest.split_at(at + 3);
         kept.push_str(before);
-        let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | '<' | '>');
+        // A URL may hold an apostrophe, but not one that it is put between.
+        let scheme = before[..at].trim_end_matches(|c: char| c.is_ascii_alphanumeric());
+        let is_quoted = scheme.ends_with('\'');
+        let ends = |c: char| {
+            c.is_whitespace() || matches!(c, '"' | '`' | '<' | '>') || is_quoted && c == '\''
+        };
         let token = &after[..after.find(ends).unwrap_or(after.len())];
-        let url = token.trim_end_matches([':', ';', ',', '.', ')', ']', '}']);
+        let url = token.trim_end_matches([':', ';', ',', '.', ')', ']', '}', '\'']);
         // An address of version 6 ends with a bracket of its own.
         let url = if url.contains('[') && !url.contains(']') { token } else { url };
         let authority = url.split(['/', '?', '#', '\\']).next().unwrap_or_default();

@@ -174,7 +174,10 @@ impl Http {
         Ok(match exchange::exchange(agent, prepared, &self.timeouts) {
             Ok(answer) => {
                 let mut finding = classify_lookup(&answer, &rules, delivery.lease.now());
-                self.keep(finding.failure_mut(), &answer, delivery);
+                match &mut finding {
+                    Finding::Applied(receipt) => self.hide(receipt, &answer, delivery),
+                    finding => self.keep(finding.failure_mut(), &answer, delivery),
+                }
                 finding
             }
             Err(Outcome::NotSent(failure)) => Finding::NotAsked(failure),

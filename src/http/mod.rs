@@ -23,14 +23,14 @@ use self::address::parse_range;
 use self::resolve::Trust;
 pub use self::timeouts::Timeouts;
 use crate::core::endpoint::{check_endpoint, check_template, origin, origin_of};
-use crate::core::evidence::{Secrets, attach};
+use crate::core::evidence::{Secrets, attach, hide, hide_id};
 use crate::core::header::{check_headers_beside, check_name};
 use crate::core::judge::judge;
 use crate::core::lookup::Question;
 use crate::core::predicate::check_pointer;
 use crate::core::setters::setters;
 use crate::core::template;
-use crate::core::{Answer, Asked, Failure, Finding, LookupRules, Outcome, Rules};
+use crate::core::{Answer, Asked, Failure, Finding, LookupRules, Outcome, Receipt, Rules};
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::{Delivery, Handler};
 
@@ -266,7 +266,10 @@ impl Http {
             now: delivery.lease.now(),
         };
         let mut outcome = judge(&answer, &self.rules, &asked);
-        self.keep(outcome.failure_mut(), &answer, delivery);
+        match &mut outcome {
+            Outcome::Succeeded(receipt) => self.hide(receipt, &answer, delivery),
+            outcome => self.keep(outcome.failure_mut(), &answer, delivery),
+        }
         match outcome {
             // No credentials went to an address of the intent's own, so nothing is wrong with
             // them, and the operation's other intents must not wait.
@@ -281,11 +284,29 @@ impl Http {
 
     /// Keeps an answer with the failure that it is, without what was sent in confidence.
     fn keep(&self, failure: Option<&mut Failure>, answer: &Answer, delivery: &Delivery) {
-        let Some(failure) = failure else { return };
+        if let Some(failure) = failure {
+            attach(failure, answer, &self.secrets(delivery));
+        }
+    }
+
+    /// Takes out of a receipt what was sent in confidence.
+    fn hide(&self, receipt: &mut Receipt, answer: &Answer, delivery: &Delivery) {
+        hide_id(receipt, &self.credentials());
+        hide(receipt, answer, &self.secrets(delivery));
+    }
+
+    /// The values of the configured headers.
+    fn credentials(&self) -> Secrets {
         let mut secrets = Secrets::default();
         for (name, value) in &self.headers {
             secrets.header(name.as_str(), value.to_str().unwrap_or_default());
         }
+        secrets
+    }
+
+    /// The values that are sent along with a delivery or its lookup, and may be credentials.
+    fn secrets(&self, delivery: &Delivery) -> Secrets {
+        let mut secrets = self.credentials();
         for (name, value) in delivery.headers() {
             secrets.header(&name.to_ascii_lowercase(), value);
         }
@@ -295,9 +316,9 @@ impl Http {
             secrets.url(url.unwrap_or_default());
         }
         if let Some(post) = question.and_then(|question| question.post.as_ref()) {
-            secrets.body(&post.body);
+            secrets.post(post);
         }
-        attach(failure, answer, &secrets);
+        secrets
     }
 
     /// Whether a delivery goes where the configuration says.

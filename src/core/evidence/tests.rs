@@ -1,5 +1,5 @@
 use super::*;
-use crate::core::body::BodyEnd;
+use crate::core::classify::receipt;
 
 fn secrets() -> Secrets {
     let mut secrets = Secrets::default();
@@ -32,11 +32,85 @@ fn secrets_are_blanked_in_every_spelling() {
         (r"sk\u002f\u00221\u0020\u005Cx!", "***!"),
         ("k=sk%2F%221+%5cx&b", "k=***&b"),
         ("cut sk/\"1", "cut ***"),
+        ("cut sk/\"1%2", "cut ***"),
+        (r#"{"cut":"sk/\"1\u00"#, r#"{"cut":"***"#),
         ("é /hooks/T0000000A quiet", "é /hooks/*** ***"),
         ("application/json, charge, v=1, sk", "application/json, charge, v=1, sk"),
     ] {
         assert_eq!(secrets().blank(text), blanked);
     }
+}
+
+/// A value that is configured percent-encoded was known in that spelling alone, a body of a form was
+/// taken apart at its percent signs, and one in JSON at every sign.
+#[test]
+fn secrets_are_known_however_they_are_configured() {
+    let blanked = |secrets: &Secrets, text: &str| secrets.blank(text);
+    let mut url = Secrets::default();
+    url.url("https://h/a%2Fb%2F12345/{entity_id}-T00000000?k=x%2Fy%3D+z&r=7{entity_id}&on=true");
+    for (text, left) in
+        [("a/b/12345 x/y= z x%2fy%3D+z", "*** *** ***"), ("e-T00000000 true 7e", "e*** true 7e")]
+    {
+        assert_eq!(blanked(&url, text), left);
+    }
+    let post = |form, body: &str| {
+        let mut secrets = Secrets::default();
+        secrets.post(&Post { form, body: body.to_owned() });
+        secrets
+    };
+    let form = post(Form::Url, "pw=pa%24%24wd&ref={idempotency_key}");
+    assert_eq!(blanked(&form, "pa$$wd pa%24%24wd ref key"), "*** *** ref key");
+    let json = post(
+        Form::Json,
+        r#"{"auth":["pa$$w0rd!\n"],"at":{created_at},"q":"x {entity_id} key=K0000001 y"}"#,
+    );
+    assert_eq!(blanked(&json, r#"pa$$w0rd!\n auth K0000001 at y"#), "*** auth *** at y");
+    let mut cookie = Secrets::default();
+    cookie.header("cookie", "sid=S00000001; theme=dark");
+    assert_eq!(blanked(&cookie, "sid S00000001 theme dark"), "sid *** theme dark");
+}
+
+/// A header of an intent for another handler may hold any text, and its lookup may go over HTTP:
+/// comparing byte by byte ended within a character.
+#[test]
+fn secret_beyond_ascii_is_blanked_at_its_own_ends() {
+    let mut secrets = Secrets::default();
+    secrets.header("x-name", "Zoë Grün");
+    for (text, left) in [("by Zoë Grün.", "by ***."), ("Zoë", "***"), ("Zoé Gr", "Zoé Gr")] {
+        assert_eq!(secrets.blank(text), left);
+    }
+}
+
+#[test]
+fn receipt_loses_secrets_and_keeps_the_length_and_hash_of_what_came() {
+    let hidden = |body: &str, body_end| {
+        let answer = Answer { status: 200, body_end, ..answer("a/quiet", body) };
+        let mut receipt = receipt(&answer, "/id");
+        hide_id(&mut receipt, &secrets());
+        hide(&mut receipt, &answer, &secrets());
+        receipt
+    };
+    let body = r#"{"id":"ch_1","sent":"quiet"}"#;
+    let receipt = hidden(body, BodyEnd::Complete);
+    assert_eq!(receipt.body.as_deref(), Some(r#"{"id":"ch_1","sent":"***"}"#));
+    assert_eq!(receipt.downstream_id.as_deref(), Some("ch_1"));
+    assert_eq!(receipt.headers[0].1, "a/***");
+    assert_eq!((receipt.truncated, receipt.body_bytes), (false, Some(body.len() as u64)));
+    assert_eq!(receipt.body_sha256, Some(sha256(body)));
+
+    // Across the cut, and in an answer of which the whole is not known.
+    let long = "x".repeat(RECEIPT_BODY_MAX - 4) + "quiet" + &"y".repeat(100);
+    let receipt = hidden(&long, BodyEnd::Complete);
+    assert!(receipt.body.as_ref().is_some_and(|body| body.ends_with("x***y")));
+    assert_eq!(receipt.body_sha256, Some(sha256(&long)));
+    let receipt = hidden("a quiet", BodyEnd::Broken(String::new()));
+    assert_eq!((receipt.body.as_deref(), receipt.body_sha256), (Some("a ***"), None));
+
+    let receipt = hidden(r#"{"id":"for quiet"}"#, BodyEnd::Complete);
+    assert_eq!(receipt.downstream_id, None);
+    assert!(receipt.note.is_some_and(|note| note.contains("repeats a configured header")));
+    let receipt = hidden(r#"{"id":"ch_2"}"#, BodyEnd::Complete);
+    assert_eq!((receipt.body_bytes, receipt.body_sha256, receipt.note), (None, None, None));
 }
 
 #[test]
@@ -68,6 +142,10 @@ fn urls_lose_all_but_scheme_host_and_port() {
         ("https://h:443: refused", "https://h:443: refused"),
         ("for url (https://u:p@h/x?k=1): closed", "for url (https://h/…): closed"),
         ("at https://h?k=1, then http://[::1]:80/a.", "at https://h/…, then http://[::1]:80/…."),
+        (
+            "it's 'https://h/a' or https://h/a'b?c', or x",
+            "it's 'https://h/…' or https://h/…', or x",
+        ),
         ("http://[::1] \"amqp://u:p/w@h/v\"", "http://[::1] \"amqp:///…\""),
     ] {
         assert_eq!(without_paths(text), left);
