@@ -75,6 +75,7 @@ mod http {
     mod checklist;
     mod delivery;
     mod judged;
+    mod echo;
     mod secrets;
     mod sizes;
     mod transport;
