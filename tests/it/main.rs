@@ -76,6 +76,7 @@ mod http {
     mod delivery;
     mod judged;
     mod echo;
+    mod kept;
     mod secrets;
     mod sizes;
     mod transport;
