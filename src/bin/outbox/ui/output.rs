@@ -139,3 +139,6 @@ fn in_units(mut millis: u128, units: &[(&str, u128)]) -> Vec<String> {
 pub fn count(number: usize, one: &str) -> String {
     if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
 }
+
+#[cfg(test)]
+mod tests;
