@@ -5,6 +5,7 @@ mod inspect;
 mod operations;
 mod refusals;
 mod relay;
+mod terminal;
 mod verbs;
 
 use std::io::Write;

@@ -261,6 +261,15 @@ fn relay_toml_mistake_is_named_with_its_line() {
             r#"line 2: operations."a.b".downstream: "maybe" must be one of"#,
             format!("{op}downstream = \"maybe\"\n"),
         ),
+        (r#"line 3: operations."a.b".answer_max: must be 1 byte"#, unprotected("answer_max = 0")),
+        (
+            r#"line 3: operations."a.b".answer_max: must be 1 byte to 64 MiB"#,
+            unprotected("answer_max = 67108865"),
+        ),
+        ("line 3: operations.a.b.answer_max: invalid", unprotected("answer_max = -1")),
+        ("line 3: operations.a.b.answer_max: invalid", unprotected("answer_max = \"1 MiB\"")),
+        ("line 3: operations.a.b.connection: ", unprotected("connection = \"open\"")),
+        ("line 3: operations.a.b.connection: ", unprotected("connection = true")),
         (
             "line 3: operations.a.b.reconcile: unknown field `geht`",
             unprotected(r#"reconcile = { geht = "https://x.example" }"#),

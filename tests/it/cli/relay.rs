@@ -376,3 +376,36 @@ fn log_never_holds_what_the_transport_would_tell() {
     assert!(log.contains("intent 1 (pay): attempt, in_flight -> succeeded"), "{log}");
     assert!(!log.contains("SENTINEL"), "{log}");
 }
+
+/// How much of an answer is read decides what it means, and a connection is kept or not.
+#[test]
+fn answer_max_and_connection_of_relay_toml_are_obeyed() {
+    let text = r#"{"pad":"0123456789","id":"eff"}"#;
+    let body = text.replace('{', "%7B").replace('}', "%7D").replace('"', "%22");
+    let config = |url: &str, more: &str| {
+        format!("[operations.pay]\nendpoint = \"{url}\"\ndownstream = \"deduplicates\"\n{more}\n")
+    };
+    for (more, id, connections, header) in [
+        ("", Some("eff"), 1, None),
+        ("connection = \"keep\"\nanswer_max = 31", Some("eff"), 1, None),
+        ("answer_max = 30", None, 2, None),
+        ("connection = \"close\"\nanswer_max = 67108864", Some("eff"), 2, Some("close")),
+    ] {
+        let (desk, downstream) = (Desk::new(), Downstream::start());
+        desk.ok(&["enqueue", "pay", "--entity", "a"]);
+        desk.ok(&["enqueue", "pay", "--entity", "b"]);
+        let url = downstream.url(&format!("/body/200/{body}"));
+        let relay = ["relay", "--drain", "--workers", "1", "--config", "relay.toml"];
+        desk.file("relay.toml", &config(&url, more));
+        desk.ok(&relay);
+        let show = &desk.json(&["show", "1"])[0];
+        assert_eq!(show["status"], "succeeded", "{more}");
+        assert_eq!(show["downstream_id"].as_str(), id, "{more}");
+        let note = show["receipt"]["note"].as_str().unwrap_or_default();
+        assert_eq!(note.contains("answer_max"), id.is_none(), "{more}: {note}");
+        assert_eq!(downstream.connections(), connections, "{more}");
+        for request in downstream.requests() {
+            assert_eq!(request.header("connection"), header, "{more}");
+        }
+    }
+}
