@@ -143,7 +143,8 @@ impl Http {
 
     /// Adds a header to every request that goes to the configured endpoint's origin or to one of
     /// [`allow_origins`](Self::allow_origins). It replaces a header of that name in the intent,
-    /// and its value is never logged, stored or printed.
+    /// and its value is never logged, stored or printed. Where an answer repeats it, it is blanked
+    /// before the answer is stored, unless it is shorter than four characters.
     ///
     /// The name must be a token that neither belongs to the transport (such as `host` or
     /// `content-length`) nor carries the key, and is given once; the value must be visible ASCII
