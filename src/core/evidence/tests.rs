@@ -64,7 +64,7 @@ fn secrets_are_known_however_they_are_configured() {
         Form::Json,
         r#"{"auth":["pa$$w0rd!\n"],"at":{created_at},"q":"x {entity_id} key=K0000001 y"}"#,
     );
-    assert_eq!(blanked(&json, r#"pa$$w0rd!\n auth K0000001 at y"#), "*** auth *** at y");
+    assert_eq!(blanked(&json, r"pa$$w0rd!\n auth K0000001 at y"), "*** auth *** at y");
     let mut cookie = Secrets::default();
     cookie.header("cookie", "sid=S00000001; theme=dark");
     assert_eq!(blanked(&cookie, "sid S00000001 theme dark"), "sid *** theme dark");
