@@ -31,7 +31,8 @@ pub struct Receipt {
     /// How long a body that was not kept as it came is as a whole, in bytes, where that is known.
     /// Configured credentials are blanked (`***`) in what is kept of an HTTP answer.
     pub body_bytes: Option<u64>,
-    /// The SHA-256 of a body that was not kept as it came, in hexadecimal, where all of it was read.
+    /// The SHA-256 of a body that was not kept as it came, in hexadecimal, where all of it was
+    /// read.
     pub body_sha256: Option<String>,
     /// The parts of the answer that could not be read or used, in words for people.
     pub note: Option<String>,

@@ -14,7 +14,7 @@ use crate::support::downstream::Downstream as Server;
 use crate::support::wire::{Wire, relay};
 use crate::support::world::{DEDUPLICATES, pay};
 
-/// What docs/operations.md says to strip a row with.
+/// The statement of docs/operations.md that strips a row.
 const STRIP: &str = "UPDATE outbox SET payload = NULL, headers = '{}' WHERE entity_id = 'a'";
 
 fn sha256(bytes: &[u8]) -> String {

@@ -1,7 +1,7 @@
 use super::*;
 
-/// What Unicode draws as nothing, or takes as an order to the writing itself; by the categories and
-/// the property that say so.
+/// Characters that Unicode draws as nothing, or takes as an order to the writing itself; by the
+/// categories and the property that say so.
 const HARMFUL: [(&str, u32, u32); 40] = [
     ("Cc: controls of C0", 0x0, 0x1f),
     ("Cc: DEL and controls of C1", 0x7f, 0x9f),
