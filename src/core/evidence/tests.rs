@@ -41,8 +41,8 @@ fn secrets_are_blanked_in_every_spelling() {
     }
 }
 
-/// A value that is configured percent-encoded was known in that spelling alone, a body of a form was
-/// taken apart at its percent signs, and one in JSON at every sign.
+/// A value that is configured percent-encoded was known in that spelling alone, a body of a form
+/// was taken apart at its percent signs, and one in JSON at every sign.
 #[test]
 fn secrets_are_known_however_they_are_configured() {
     let blanked = |secrets: &Secrets, text: &str| secrets.blank(text);
