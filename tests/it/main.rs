@@ -74,8 +74,8 @@ mod http {
     mod answers;
     mod checklist;
     mod delivery;
-    mod judged;
     mod echo;
+    mod judged;
     mod kept;
     mod secrets;
     mod sizes;
